@@ -43,7 +43,7 @@ pub fn restore(dir: &dyn Dir, from: &Found) -> Result<Restored> {
     }
     let Draft { rows, superblock, positions, layouts } = draft(dir, from)?;
     refuse_older_than_journal(dir, &superblock, &positions)?;
-    // They are of no use to the old catalog, and do it no harm.
+    // The old catalog needs the same ones. What is there is left as it is.
     let layouts = restore_layouts(dir, &layouts)?;
     let kept = keep_old(dir)?;
     Catalog::replace(dir)?;

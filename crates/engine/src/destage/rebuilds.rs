@@ -43,12 +43,14 @@ impl Rebuilds {
         self.positions.insert(pv, Position { begun, at, waits_until });
     }
 
-    /// Notes which members of a physical volume are out now. Returns the one that is out for the
-    /// longest time, and since when.
-    pub(crate) fn note_out(&mut self, pv: u32, out: &[(usize, u64)], now: u64) -> Option<(usize, u64)> {
+    /// Notes which members of a physical volume are out and not rebuilt now. Returns them, and since
+    /// when, those first that are out for the longest time.
+    pub(crate) fn note_out(&mut self, pv: u32, out: &[(usize, u64)], now: u64) -> Vec<(usize, u64)> {
         self.out.retain(|(of, member), _| *of != pv || out.iter().any(|(number, _)| number == member));
-        let since = |(number, _): &(usize, u64)| (*self.out.entry((pv, *number)).or_insert(now), *number);
-        out.iter().map(since).min().map(|(since, number)| (number, since))
+        let since = |(number, _): &(usize, u64)| (*number, *self.out.entry((pv, *number)).or_insert(now));
+        let mut all: Vec<_> = out.iter().map(since).collect();
+        all.sort_by_key(|(_, since)| *since);
+        all
     }
 
     pub(crate) fn forget(&mut self, pv: u32) {
@@ -71,12 +73,12 @@ mod tests {
     #[test]
     fn a_member_is_out_since_it_was_seen_first() {
         let mut rebuilds = Rebuilds::default();
-        assert_eq!(rebuilds.note_out(1, &[], 5), None);
-        assert_eq!(rebuilds.note_out(1, &[(3, 0)], 6), Some((3, 6)));
-        assert_eq!(rebuilds.note_out(1, &[(2, 0), (3, 0)], 7), Some((3, 6)));
-        assert_eq!(rebuilds.note_out(2, &[(0, 0)], 8), Some((0, 8)));
-        assert_eq!(rebuilds.note_out(1, &[(2, 0)], 9), Some((2, 7)));
-        assert_eq!(rebuilds.note_out(1, &[(2, 0), (3, 0)], 10), Some((2, 7)));
+        assert_eq!(rebuilds.note_out(1, &[], 5), []);
+        assert_eq!(rebuilds.note_out(1, &[(3, 0)], 6), [(3, 6)]);
+        assert_eq!(rebuilds.note_out(1, &[(2, 0), (3, 0)], 7), [(3, 6), (2, 7)]);
+        assert_eq!(rebuilds.note_out(2, &[(0, 0)], 8), [(0, 8)]);
+        assert_eq!(rebuilds.note_out(1, &[(2, 0)], 9), [(2, 7)]);
+        assert_eq!(rebuilds.note_out(1, &[(2, 0), (3, 0)], 10), [(2, 7), (3, 10)]);
         rebuilds.set(1, 4, 100, 50);
         assert!(rebuilds.waits(1, 49) && !rebuilds.waits(1, 50));
         assert_eq!((rebuilds.position(1, 4, 0), rebuilds.position(1, 5, 0)), (100, 0));

@@ -161,22 +161,23 @@ impl Pool {
                 "rebuild {path}: it is being rebuilt; put it out first to begin anew"
             )));
         }
-        let new = match onto {
+        let (new, spare) = match onto {
             Some(spec) => self.open_spare_or_new(spec)?,
             None if of.is_in => return Err(conflict(format!("rebuild {path}: it has all content already"))),
-            None => self.open_former(path, &record.uuid)?,
+            None => (self.open_former(path, &record.uuid)?, None),
         };
-        let failed = |e| Error::io(format!("rebuild {path}"), e);
-        let room = new.capacity().map_err(failed)?;
-        if room < of.capacity {
-            let (path, most) = (&new.path, of.capacity);
-            return Err(invalid(format!(
-                "rebuild onto {path}: it has {room} bytes for content, and needs {most}"
-            )));
-        }
-        layout.rebuild_onto(number, new, rate).map_err(failed)?;
-        if let Some(spec) = onto {
-            self.forget_spare(&spec.path)?;
+        match (begin_onto(layout, number, (of.capacity, new), rate), spare) {
+            (Err(error), Some(spare)) => {
+                self.core.spares.put_back(spare);
+                return Err(error);
+            }
+            (begun, None) => begun?,
+            (Ok(()), Some(_)) => {
+                // The next opening forgets it in the list, because it is a member.
+                if let Err(error) = self.core.spares.store(&*self.core.dir) {
+                    tracing::warn!(%error, "the list of spare disks could not be stored");
+                }
+            }
         }
         self.core.wake();
         layout_info(&*pv.disk).ok_or_else(|| not_found(path))
@@ -194,6 +195,24 @@ impl Pool {
         }
         Ok(NewMember { uuid: uuid(&*self.core.world.rng), path: path.to_owned(), disk })
     }
+}
+
+/// Begins to rebuild a member with so many bytes onto a disk.
+fn begin_onto(
+    layout: DiskLayout<'_>,
+    number: usize,
+    (capacity, new): (u64, NewMember),
+    rate: Option<u64>,
+) -> Result<()> {
+    let path = new.path.clone();
+    let failed = |e| Error::io(format!("rebuild onto {path}"), e);
+    let room = new.capacity().map_err(failed)?;
+    if room < capacity {
+        return Err(invalid(format!(
+            "rebuild onto {path}: it has {room} bytes for content, and needs {capacity}"
+        )));
+    }
+    layout.rebuild_onto(number, new, rate).map_err(failed)
 }
 
 fn layout_of(pv: &Pv) -> Result<DiskLayout<'_>> {

@@ -2,14 +2,13 @@
 
 use super::Pool;
 use crate::disk::Cause;
+use crate::disk::layout::NewMember;
 use crate::disk::layout::member::wipe;
 use crate::disk::layout::spares::{MAX_SPARES, Spare};
-use crate::disk::layout::{NewMember, record::MemberRecord};
 use crate::error::{Error, Result, conflict, not_found};
 use crate::info::layout::SpareInfo;
 use crate::settings::PvSpec;
 use crate::world::uuid;
-use uuid::Uuid;
 
 fn info(spare: &Spare) -> SpareInfo {
     SpareInfo { path: spare.path.clone(), size: spare.capacity, problem: spare.problem.clone() }
@@ -58,36 +57,28 @@ impl Pool {
         Ok(())
     }
 
-    /// Opens a disk that becomes a member. It may be a spare of the pool.
-    pub(super) fn open_spare_or_new(&self, spec: &PvSpec) -> Result<NewMember> {
-        let spare = self.core.spares.all().into_iter().find(|spare| spare.path == spec.path);
-        match spare.and_then(|spare| spare.disk) {
-            Some(disk) => Ok(NewMember { uuid: uuid(&*self.core.world.rng), path: spec.path.clone(), disk }),
-            None => self.open_member(spec),
+    /// Opens a disk that becomes a member. If it is a spare of the pool, it is none any more: it is
+    /// returned, too.
+    pub(super) fn open_spare_or_new(&self, spec: &PvSpec) -> Result<(NewMember, Option<Spare>)> {
+        match self.core.spares.take_path(&spec.path) {
+            Some((spare, disk)) => {
+                let uuid = uuid(&*self.core.world.rng);
+                Ok((NewMember { uuid, path: spec.path.clone(), disk }, Some(spare)))
+            }
+            None => Ok((self.open_member(spec)?, None)),
         }
-    }
-
-    /// Forgets that a disk was a spare, because it is a member now.
-    pub(super) fn forget_spare(&self, path: &str) -> Result<()> {
-        let failed = |e| Error::io(format!("forget spare {path}"), e);
-        self.core.spares.remove(&*self.core.dir, path).map(drop).map_err(failed)
     }
 
     /// Opens the spares when the pool is opened. Without them the pool is as good as before: a list
     /// that can't be read is reported, and keeps nothing from opening.
     pub(super) fn open_spares(&self) {
         let ids: Vec<u32> = self.core.names.read().pvs.keys().copied().collect();
-        let paths = |of: MemberRecord| [Some(of.path), of.incoming.map(|new| new.path)];
         let records: Vec<_> = ids
             .into_iter()
             .filter_map(|id| self.core.pvs.held(id))
             .filter_map(|pv| Some(pv.disk.as_layout()?.members().record()))
             .collect();
-        let layouts: Vec<Uuid> = records.iter().map(|record| record.uuid).collect();
-        let members: Vec<String> =
-            records.into_iter().flat_map(|record| record.members).flat_map(paths).flatten().collect();
-        let (dir, pool) = (&*self.core.dir, &self.core.uuid);
-        if let Err(error) = self.core.spares.open(dir, pool, &members, &layouts) {
+        if let Err(error) = self.core.spares.open(&*self.core.dir, &self.core.uuid, &records) {
             tracing::error!(%error, "the list of spare disks can't be read: the pool has none");
         }
     }

@@ -7,8 +7,9 @@ use crate::damage::BLOCK;
 use crate::destage::Destager;
 use crate::destage::state::BackgroundState;
 use crate::disk::layout::NewMember;
-use crate::disk::{Cause, DiskLayout};
-use crate::error::{Error, Result};
+use crate::disk::layout::spares::Spare;
+use crate::disk::{Cause, Disk, DiskLayout};
+use crate::error::{Error, Result, is_shortage};
 use crate::space::label::DATA_START;
 use crate::space::pv::Pv;
 use crate::sums::{UNKNOWN, sum_of, unit_at};
@@ -49,6 +50,7 @@ impl Destager {
                 }
                 continue;
             };
+            state.rebuilds.note_out(pv.id, &[], now);
             if state.rebuilds.waits(pv.id, now) {
                 continue;
             }
@@ -66,38 +68,57 @@ impl Destager {
     /// Begins to rebuild a member that is out for long enough onto a spare disk. Returns whether it
     /// did.
     fn step_in(&self, state: &mut BackgroundState, pv: &Pv, layout: DiskLayout<'_>, now: u64) -> bool {
-        let (out, core) = (layout.members().out(), &self.core);
-        let Some((number, since)) = state.rebuilds.note_out(pv.id, &out, now) else { return false };
-        let Some(after) = core.options.spare_after else { return false };
-        if u128::from(now - since) < after.as_nanos() || state.rebuilds.waits(pv.id, now) {
+        let core = &self.core;
+        // An operator may be about to do something else with a member.
+        let Some(_one_at_a_time) = core.pv_operations.try_lock() else { return false };
+        let out = layout.members().out();
+        let all_since = state.rebuilds.note_out(pv.id, &out, now);
+        let Some(after) = core.options.spare_after.filter(|_| !out.is_empty()) else { return false };
+        if state.rebuilds.waits(pv.id, now) {
             return false;
         }
-        // An operator may be about to do something else with the member.
-        let Some(_one_at_a_time) = core.pv_operations.try_lock() else { return false };
-        let capacity = out.iter().find(|(member, _)| *member == number).map_or(0, |(_, capacity)| *capacity);
-        let Some((spare, disk)) = core.spares.take(capacity) else { return false };
-        let new = NewMember { uuid: uuid(&*core.world.rng), path: spare.path.clone(), disk };
-        match layout.rebuild_onto(number, new, None) {
-            Ok(()) => {
-                tracing::warn!(
-                    event = "spare.stepped-in",
-                    spare = spare.path,
-                    layout = pv.path,
-                    "a spare disk takes the place of a member that is out"
-                );
-                // The next opening forgets it, because it is a member of a layout.
-                if let Err(error) = core.spares.store(&*core.dir) {
-                    tracing::warn!(%error, "the list of spare disks could not be stored");
+        for (number, since) in all_since {
+            let capacity = out.iter().find(|(member, _)| *member == number).map_or(0, |(_, bytes)| *bytes);
+            let is_due = u128::from(now - since) >= after.as_nanos();
+            while let Some((spare, disk)) = is_due.then(|| core.spares.take(capacity)).flatten() {
+                match self.take_in(pv, layout, number, (&spare, disk)) {
+                    Ok(()) => return true,
+                    Err(error) if is_shortage(&error) => {
+                        core.spares.put_back(spare);
+                        state.rebuilds.wait(pv.id, now);
+                        return false;
+                    }
+                    Err(error) => core.spares.put_back_failed(spare, &error),
                 }
-                true
-            }
-            Err(error) => {
-                tracing::error!(spare = spare.path, layout = pv.path, %error, "a spare disk can't take the place of a member");
-                core.spares.put_back(spare);
-                state.rebuilds.wait(pv.id, now);
-                false
             }
         }
+        false
+    }
+
+    /// Begins to rebuild a member onto a spare disk that was taken out of the list.
+    fn take_in(
+        &self,
+        pv: &Pv,
+        layout: DiskLayout<'_>,
+        number: usize,
+        (spare, disk): (&Spare, Arc<dyn Disk>),
+    ) -> std::io::Result<()> {
+        let (path, layout_path) = (&spare.path, &pv.path);
+        let new = NewMember { uuid: uuid(&*self.core.world.rng), path: path.clone(), disk };
+        layout.rebuild_onto(number, new, None).inspect_err(|error| {
+            tracing::error!(spare = path, layout = layout_path, %error, "a spare disk can't take the place of a member");
+        })?;
+        tracing::warn!(
+            event = "spare.stepped-in",
+            spare = path,
+            layout = layout_path,
+            "a spare disk takes the place of a member that is out"
+        );
+        // The next opening forgets it, because it is a member of a layout.
+        if let Err(error) = self.core.spares.store(&*self.core.dir) {
+            tracing::warn!(%error, "the list of spare disks could not be stored");
+        }
+        Ok(())
     }
 
     /// Makes members readable again where one could not be read. Where a sum tells, the right copy

@@ -66,9 +66,14 @@ pub(crate) fn check(disk: &dyn Disk, layout: &Uuid, member: &Uuid, capacity: u64
 
 /// Returns whether a disk is, or was, a member of a layout.
 pub(crate) fn is_of(disk: &dyn Disk, layout: &Uuid) -> io::Result<bool> {
+    Ok(mark_of(disk)?.is_some_and(|(of, _)| of == *layout))
+}
+
+/// Returns the UUIDs of layout and member in the header of a disk, if it has one.
+pub(crate) fn mark_of(disk: &dyn Disk) -> io::Result<Option<(Uuid, Uuid)>> {
     let mut header = vec![0; HEADER];
     disk.read_at(&mut header, 0)?;
-    Ok(owner(&header).is_some_and(|(of, _)| of == *layout))
+    Ok(owner(&header))
 }
 
 /// Returns the UUIDs of layout and member.

@@ -133,7 +133,8 @@ impl Members {
             let text = format!("members are missing, and {}: {told}", record.what_is_gone());
             return Err(io::Error::other(text));
         }
-        if let Some((number, _, error)) = lost.first().filter(|_| options.requires_all) {
+        let missing = lost.iter().find(|(_, role, _)| *role == Role::Member);
+        if let Some((number, _, error)) = missing.filter(|_| options.requires_all) {
             let path = &record.members[*number].path;
             let text = format!("member {path} is missing, and all are required: {error}");
             return Err(io::Error::other(text));
@@ -252,6 +253,23 @@ impl Members {
             let _ = member::write_record(&*disk.0, record);
         }
         Ok(())
+    }
+
+    /// Makes a change of the record durable on which nothing relies yet. If that fails, the record is
+    /// what it was. Syncs of data do not have to store it then, unless the file has the change.
+    fn save_or_undo(&self, record: &mut LayoutRecord, before: LayoutRecord) -> io::Result<()> {
+        let was_unsaved = self.unsaved.load(Ordering::SeqCst);
+        let Err(error) = self.save(record) else { return Ok(()) };
+        let is_as_before = LayoutRecord::load(&*self.dir, &self.name).is_ok_and(|held| held == before);
+        let sequence = record.sequence;
+        *record = before;
+        if is_as_before {
+            self.unsaved.store(was_unsaved, Ordering::SeqCst);
+        } else {
+            // The file may have the change, with this number.
+            record.sequence = sequence;
+        }
+        Err(error)
     }
 
     /// Makes the record durable if it has changed.
@@ -478,10 +496,7 @@ impl Members {
             (of.is_in, of.reason, of.incoming) = (true, String::new(), None);
             member.read_errors.store(0, Ordering::Relaxed);
         }
-        if let Err(error) = self.save(record) {
-            *record = before;
-            return Err(error);
-        }
+        self.save_or_undo(record, before)?;
         // Reads find the new disks only now that the record has them.
         for (of, member) in record.members.iter().zip(&self.all).filter(|(of, _)| of.incoming.is_none()) {
             // A sync that looks at both slots, this one first, finds the disk in one of them.
@@ -498,11 +513,12 @@ impl Members {
     /// those that are under way do not reach the disk.
     pub(super) fn begin_rebuild(&self, number: usize, new: Incoming, disk: Arc<dyn Disk>) -> io::Result<()> {
         let record = &mut *self.record.lock();
-        record.members[number].incoming = Some(new);
-        if let Err(error) = self.save(record) {
-            record.members[number].incoming = None;
-            return Err(error);
+        if record.members[number].incoming.is_some() {
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, "the member is being rebuilt"));
         }
+        let before = record.clone();
+        record.members[number].incoming = Some(new);
+        self.save_or_undo(record, before)?;
         self.all[number].incoming.store(Some(Arc::new(Opened(disk))));
         self.begun.fetch_add(1, Ordering::SeqCst);
         Ok(())

@@ -3,36 +3,41 @@
 
 use super::member::read_record;
 use super::raid5;
-use super::record::{LayoutKind, LayoutRecord};
+use super::record::{LayoutKind, LayoutRecord, file_name};
 use crate::disk::{Dir, OpenMode};
 use std::io;
 
-/// Makes the files of a layout again that are missing or do not verify. `backup` is its record in a
-/// backup of the metadata. Members may have newer ones. The pool was closed in an orderly way: no
-/// line of a RAID-5 is half written. Returns whether something was made.
+/// Makes the files of a layout again that are missing. What is there stays as it is, also if it is
+/// of another time: it may be needed. `backup` is the record of the layout in a backup of the
+/// metadata. Members may have newer ones. The pool was closed in an orderly way: no line of a
+/// RAID-5 is half written. Returns whether something was made.
 pub(crate) fn restore(dir: &dyn Dir, name: &str, backup: &LayoutRecord) -> io::Result<bool> {
-    let is_of = |record: &LayoutRecord| record.uuid == backup.uuid;
-    let held = LayoutRecord::load(dir, name).ok().filter(is_of);
-    let known = [Some(backup), held.as_ref()].into_iter().flatten();
-    let paths = known.clone().flat_map(|record| &record.members).flat_map(|member| {
-        let incoming = member.incoming.as_ref().map(|new| &new.path);
-        std::iter::once(&member.path).chain(incoming)
-    });
+    let names = dir.list()?;
+    let lacks_record = !names.contains(&file_name(name));
+    if lacks_record {
+        newest(dir, backup).save(dir, name)?;
+    }
+    let record = LayoutRecord::load(dir, name)?;
+    let LayoutKind::Raid5 { .. } = record.kind else { return Ok(lacks_record) };
+    let lacks_log = !names.contains(&raid5::log_name(name));
+    if record.uuid != backup.uuid || !lacks_record && !lacks_log {
+        return Ok(lacks_record);
+    }
+    // Beside a record that was lost, a log and groups are of an unknown time, and would be believed.
+    raid5::create(dir, name, &record, false)?;
+    Ok(true)
+}
+
+/// Returns the newest record that a backup or a member has.
+fn newest(dir: &dyn Dir, backup: &LayoutRecord) -> LayoutRecord {
+    let incoming = backup.members.iter().filter_map(|member| member.incoming.as_ref());
+    let paths = backup.members.iter().map(|member| &member.path).chain(incoming.map(|new| &new.path));
     let on_members = paths.filter_map(|path| {
         let disk = dir.open(path, OpenMode::ReadOnly).ok()?;
-        read_record(&*disk).filter(is_of)
+        read_record(&*disk).filter(|record| record.uuid == backup.uuid)
     });
-    let newest = known.cloned().chain(on_members).max_by_key(|record| record.sequence);
-    let Some(newest) = newest else { return Ok(false) };
-    let is_stale = held.is_none_or(|held| held.sequence < newest.sequence);
-    if is_stale {
-        newest.save(dir, name)?;
-    }
-    if let LayoutKind::Raid5 { .. } = newest.kind
-        && raid5::lacks_log(dir, name, &newest)
-    {
-        raid5::create(dir, name, &newest, false)?;
-        return Ok(true);
-    }
-    Ok(is_stale)
+    on_members.fold(backup.clone(), |best, record| match record.sequence > best.sequence {
+        true => record,
+        false => best,
+    })
 }

@@ -15,7 +15,8 @@
 //! names it, and then the list forgets it. After a crash before the record names it, the next
 //! opening makes it a spare again. After a crash behind that, the opening forgets it.
 
-use super::member::{CONTENT_START, check, is_of, write_mark};
+use super::member::{CONTENT_START, check, mark_of, write_mark};
+use super::record::LayoutRecord;
 use super::spans::UNIT;
 use crate::codec::{Reader, Writer, crc32c};
 use crate::disk::{Dir, Disk, OpenMode, SyncPurpose};
@@ -73,23 +74,28 @@ pub(crate) struct Spares(Mutex<Vec<Spare>>);
 
 impl Spares {
     /// Opens the listed spares of a pool. A disk that is not there any more stays in the list. A
-    /// disk with one of the paths in `members` is a member of a layout by now. `layouts` are the
-    /// UUIDs of the pool's layouts.
-    pub(crate) fn open(
-        &self,
-        dir: &dyn Dir,
-        pool: &Uuid,
-        members: &[String],
-        layouts: &[Uuid],
-    ) -> io::Result<()> {
+    /// disk that one of the `layouts` reads, or rebuilds a member onto, is no spare by now.
+    pub(crate) fn open(&self, dir: &dyn Dir, pool: &Uuid, layouts: &[LayoutRecord]) -> io::Result<()> {
+        let all = || layouts.iter().flat_map(|record| &record.members);
+        let incoming = || all().filter_map(|of| of.incoming.as_ref());
+        let is_used = |path: &str| {
+            all().any(|of| of.is_in && of.path == path) || incoming().any(|new| new.path == path)
+        };
+        let is_member =
+            |uuid: &Uuid| all().any(|of| of.uuid == *uuid) || incoming().any(|new| new.uuid == *uuid);
         let mut spares = Vec::new();
         for (uuid, path) in load(dir)? {
-            if members.contains(&path) {
+            if is_used(&path) {
                 continue;
             }
             let opened = dir.open_locked(&path, OpenMode::Existing).and_then(|disk| {
-                let was_taken = |layout| is_of(&*disk, layout).unwrap_or(false);
-                if layouts.iter().any(was_taken) {
+                if let Some((layout, member)) = mark_of(&*disk)?
+                    && layouts.iter().any(|record| record.uuid == layout)
+                {
+                    if is_member(&member) {
+                        let text = "it is a member of a layout, and another disk had this path";
+                        return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+                    }
                     write_mark(&*disk, pool, &uuid)?;
                     disk.sync(SyncPurpose::Layout)?;
                 }
@@ -150,9 +156,23 @@ impl Spares {
         Some((spare, disk))
     }
 
+    /// Takes the spare with a path. The list on the disk has it until [`Spares::store`].
+    pub(crate) fn take_path(&self, path: &str) -> Option<(Spare, Arc<dyn Disk>)> {
+        let mut spares = self.0.lock();
+        let at = spares.iter().position(|spare| spare.path == path && spare.disk.is_some())?;
+        let spare = spares.remove(at);
+        let disk = spare.disk.clone()?;
+        Some((spare, disk))
+    }
+
     /// Puts a spare back that was taken and did not step in.
     pub(crate) fn put_back(&self, spare: Spare) {
         self.0.lock().push(spare);
+    }
+
+    /// Puts a spare back that can't be used.
+    pub(crate) fn put_back_failed(&self, spare: Spare, error: &io::Error) {
+        self.put_back(Spare { disk: None, capacity: 0, problem: error.to_string(), ..spare });
     }
 
     /// Stores the list, durably.
@@ -210,6 +230,7 @@ fn save(dir: &dyn Dir, spares: &[Spare]) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::record::{LayoutKind, MemberRecord};
     use super::*;
     use crate::disk::MemDir;
 
@@ -270,23 +291,41 @@ mod tests {
     fn an_opening_finds_those_that_are_still_spares() {
         let (dir, pool) = (MemDir::new(), Uuid::from_u128(1));
         let spares = Spares::default();
-        for n in 1..=4 {
+        for n in 1..=5 {
             spares.add(&dir, &pool, spare(&dir, n, 2)).unwrap();
         }
         drop(spares);
         // One is a member, one has another header, one is gone.
         dir.open("disk-2", OpenMode::Existing).unwrap().write_at(&[0; 4096], 0).unwrap();
         dir.remove("disk-3").unwrap();
-        // And one was about to become a member.
+        // One was about to become a member, and one is a member that has the path of another disk.
         let layout = Uuid::from_u128(9);
-        write_mark(&*dir.open("disk-4", OpenMode::Existing).unwrap(), &layout, &Uuid::from_u128(5)).unwrap();
+        let mark = |path: &str, member| {
+            write_mark(&*dir.open(path, OpenMode::Existing).unwrap(), &layout, &Uuid::from_u128(member))
+                .unwrap();
+        };
+        mark("disk-4", 5);
+        mark("disk-5", 6);
+        let member = |path: &str, is_in, uuid| MemberRecord {
+            uuid: Uuid::from_u128(uuid),
+            path: path.into(),
+            is_in,
+            capacity: UNIT,
+            reason: String::new(),
+            incoming: None,
+        };
+        // The disk of a member that is out may have been repaired.
+        let members = vec![member("disk-1", true, 7), member("disk-4", false, 8), member("b", false, 6)];
+        let (kind, spans) = (LayoutKind::Mirror, Vec::new());
+        let record = LayoutRecord { uuid: layout, sequence: 1, kind, width: 2, members, spans };
         let spares = Spares::default();
-        spares.open(&dir, &pool, &["disk-1".to_owned()], &[layout]).unwrap();
-        assert_eq!(paths(&spares), [("disk-2".into(), 0), ("disk-3".into(), 0), ("disk-4".into(), 2)]);
+        spares.open(&dir, &pool, &[record]).unwrap();
+        let expected = [("disk-2", 0), ("disk-3", 0), ("disk-4", 2), ("disk-5", 0)];
+        assert_eq!(paths(&spares), expected.map(|(path, units)| (path.to_owned(), units)));
         assert!(spares.is_any_fitting(UNIT));
         assert!(!spares.all()[0].problem.is_empty());
         // What can't be used can be removed, and another disk can take its path.
         spares.remove(&dir, "disk-3").unwrap().unwrap();
-        assert_eq!(paths(&spares).len(), 2);
+        assert_eq!(paths(&spares).len(), 3);
     }
 }

@@ -91,9 +91,9 @@ pub(super) fn create(dir: &dyn Dir, name: &str, record: &LayoutRecord, is_zeroed
     log::create(dir, name, room(record))
 }
 
-/// Returns whether the log of a layout is missing or too short.
-pub(super) fn lacks_log(dir: &dyn Dir, name: &str, record: &LayoutRecord) -> bool {
-    ParityLog::open(dir, name, record.uuid, room(record), OpenMode::ReadOnly).is_err()
+/// Returns the name of the file with the log of a layout.
+pub(super) fn log_name(name: &str) -> String {
+    format!("{LOG_PREFIX}{name}")
 }
 
 /// Removes what a layout has beside its record.
