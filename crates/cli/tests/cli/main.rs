@@ -19,6 +19,7 @@ mod limits;
 mod listing;
 mod moments;
 mod over_tls;
+mod pages;
 mod protection;
 mod reidentify;
 mod restore;
