@@ -209,7 +209,7 @@ impl PoolExports {
 
     /// Fails if the access is none. A refused client is logged.
     fn check(&self, name: &str, access: NbdAccess) -> Result<()> {
-        static REFUSED: Repeated = Repeated::new();
+        static REFUSED: Repeated = Repeated::events();
         match access {
             NbdAccess::ReadOnly | NbdAccess::ReadWrite => Ok(()),
             NbdAccess::Excluded => Err(Error::new(
@@ -219,6 +219,7 @@ impl PoolExports {
             NbdAccess::Refused => {
                 if let (Some(client), Some(turn)) = (&self.client, REFUSED.turn()) {
                     tracing::info!(
+                        event = "client.refused",
                         export = name,
                         client = client.address.map(tracing::field::display),
                         certificate = client.common_names.first(),

@@ -405,6 +405,15 @@ fn the_audit_has_what_changed_and_who_was_refused() {
         ]
     );
     assert_eq!(all[2]["asked"], body);
+    // A request without credentials is no event: a page asks so whether it has a session.
+    let refused = server.json(&["events", "--kind", "access.refused"]);
+    let statuses: Vec<bool> = refused
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|event| event["message"].as_str().unwrap().contains("status 403"))
+        .collect();
+    assert_eq!(statuses, [true, false], "{refused}");
     assert!(all[3]["error"].as_str().unwrap().contains("role admin"));
     assert_eq!(server.json(&["audit", "--who", "ci", "--since", "-1h"]).as_array().unwrap().len(), 2);
     assert!(server.ok(&["audit"]).contains("DELETE /api/v1/volumes/v"));
