@@ -27,6 +27,7 @@ mod scopes;
 mod server;
 mod stats;
 mod targets;
+mod tasks;
 mod tls;
 mod trace;
 mod transport;

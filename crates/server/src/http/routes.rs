@@ -21,6 +21,7 @@ use crate::host_paths::{Door, Purpose};
 use crate::iscsi::Making;
 use crate::lineage::Lineage;
 use crate::metrics;
+use crate::progress::End;
 use crate::same::Same;
 use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::{StatusCode, header};
@@ -256,6 +257,12 @@ async fn patch_pv(
         tracing::info!(event = "pv.changed", pv, draining = patch.draining, "physical volume changed");
         let all: Vec<Pv> = app.pool.pvs().iter().map(convert::pv).collect();
         let found = all.into_iter().find(|p| p.path == pv || p.uuid == pv || p.id.to_string() == pv);
+        if let Some(found) = &found {
+            match patch.draining {
+                true => app.seen_tasks.begun("drain", &found.path),
+                false => app.seen_tasks.ends(&format!("drain:{}", found.path), End::Stopped),
+            }
+        }
         found
             .map(Json)
             .ok_or_else(|| ApiError::new(ErrorKind::NotFound, format!("find physical volume {pv}")))
