@@ -217,7 +217,10 @@ mod tests {
             id,
             peer: "p".into(),
             age: Duration::ZERO,
+            read_only: false,
             tls: false,
+            common_name: None,
+            user: None,
             export: Some(export.into()),
             traffic: Traffic::default(),
         };
@@ -263,6 +266,7 @@ mod tests {
             user: None,
             nexus: std::sync::Weak::new(),
             age: Duration::ZERO,
+            in_flight: 0,
             keys: Vec::new(),
             connections: Vec::new(),
         };
