@@ -3,6 +3,7 @@
 //! It opens one connection per request. The command line makes only a few requests before it ends,
 //! and a fresh connection cannot be stale.
 
+use crate::answered::Answered;
 use crate::endpoint::{Endpoint, Stream};
 use crate::trust::Trust;
 use crate::{
@@ -387,7 +388,8 @@ impl Client {
         B: Body<Data = Bytes> + Send + 'static,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(stream)).await?;
+        let stream = TokioIo::new(Answered::new(stream));
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(stream).await?;
         // Runs whenever this thread waits below, and ends with the connection; its error reaches
         // `sender` too.
         tokio::spawn(connection);

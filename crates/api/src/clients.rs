@@ -32,6 +32,15 @@ pub struct ConnectedClient {
     pub user: Option<String>,
     /// Whether TLS protects the connection.
     pub tls: bool,
+    /// Subject of the certificate of an NBD client, as `CN=NAME`. Absent if it showed none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub certificate: Option<String>,
+    /// Name of the local user of an NBD client on a Unix socket. Absent for other clients.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unix_user: Option<String>,
+    /// Whether the client may write to what it has open. Absent: it has nothing open.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub writable: Option<bool>,
     /// What the client has open or sees: names of volumes, addresses of snapshots or moments, paths
     /// of files. Empty for an NBD client that has not opened an export yet.
     pub exports: Vec<String>,
@@ -39,6 +48,12 @@ pub struct ConnectedClient {
     pub age: u64,
     /// Number of requests so far.
     pub requests: u64,
+    /// Number of requests that read, of `requests`.
+    #[serde(default)]
+    pub reads: u64,
+    /// Number of requests that wrote, of `requests`.
+    #[serde(default)]
+    pub writes: u64,
     /// Number of bytes that the client read.
     pub read_bytes: u64,
     /// Number of bytes that the client wrote.

@@ -28,6 +28,15 @@ pub struct Event {
     pub message: String,
 }
 
+/// What a client that follows the events gets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Followed {
+    /// An event.
+    Event(Event),
+    /// Events before the next one are left out, because the server has them no more in memory.
+    Gap,
+}
+
 /// Which events to list.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct EventsQuery {
@@ -50,7 +59,7 @@ impl Client {
     pub fn follow_events(
         &self,
         after: Option<u64>,
-        take: &mut dyn FnMut(Event) -> bool,
+        take: &mut dyn FnMut(Followed) -> bool,
     ) -> Result<(), ClientError> {
         let after = after.map_or_else(String::new, |after| format!("&after={after}"));
         let mut lines = Lines { rest: Vec::new(), take };
@@ -61,7 +70,7 @@ impl Client {
 /// Takes the events out of a stream of server-sent events.
 struct Lines<'a> {
     rest: Vec<u8>,
-    take: &'a mut dyn FnMut(Event) -> bool,
+    take: &'a mut dyn FnMut(Followed) -> bool,
 }
 
 impl Write for Lines<'_> {
@@ -69,10 +78,15 @@ impl Write for Lines<'_> {
         self.rest.extend_from_slice(bytes);
         while let Some(end) = self.rest.iter().position(|b| *b == b'\n') {
             let line: Vec<u8> = self.rest.drain(..=end).collect();
-            let Some(data) = line.strip_prefix(b"data: ") else { continue };
-            // The data of a gap is no event.
-            let Ok(event) = serde_json::from_slice::<Event>(data) else { continue };
-            if !(self.take)(event) {
+            let followed = if line == b"event: gap\n" {
+                Followed::Gap
+            } else {
+                let Some(data) = line.strip_prefix(b"data: ") else { continue };
+                // The data of a gap is no event.
+                let Ok(event) = serde_json::from_slice::<Event>(data) else { continue };
+                Followed::Event(event)
+            };
+            if !(self.take)(followed) {
                 return Err(std::io::ErrorKind::BrokenPipe.into());
             }
         }
@@ -110,7 +124,8 @@ mod tests {
             };
             let mut lines = Lines { rest: Vec::new(), take: &mut take };
             stream.as_bytes().chunks(size).for_each(|part| lines.write_all(part).unwrap());
-            assert_eq!(found, [event.clone(), event.clone()], "{size}");
+            let event = Followed::Event(event.clone());
+            assert_eq!(found, [Followed::Gap, event.clone(), event], "{size}");
         }
         let mut lines = Lines { rest: Vec::new(), take: &mut |_| false };
         assert!(lines.write_all(stream.as_bytes()).is_err());

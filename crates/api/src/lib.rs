@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod access;
+mod answered;
 mod audit;
 mod backups;
 mod cdp;

@@ -222,6 +222,15 @@ pub struct TargetSession {
     pub age: u64,
     /// Number of commands that the initiator sent on the session's connections.
     pub commands: u64,
+    /// Number of commands that read, of `commands`.
+    #[serde(default)]
+    pub reads: u64,
+    /// Number of commands that wrote, of `commands`.
+    #[serde(default)]
+    pub writes: u64,
+    /// Number of commands that the server carries out now.
+    #[serde(default)]
+    pub in_flight: u64,
     /// Number of bytes that the initiator read on the session's connections.
     pub read_bytes: u64,
     /// Number of bytes that the initiator wrote on the session's connections.

@@ -13,6 +13,12 @@ named! {
         Running = "running",
         /// It waits for something, and goes on by itself or on a request.
         Waiting = "waiting",
+        /// It has ended, and everything is done.
+        Done = "done",
+        /// It has failed.
+        Failed = "failed",
+        /// A request stopped it, or its volume was deleted or renamed.
+        Stopped = "stopped",
     }
 }
 
@@ -21,12 +27,17 @@ named! {
 pub struct Task {
     /// Identity: the kind and the subject.
     pub id: String,
-    /// Kind: `flatten`, `relocate`, `rebalance`, `drain`, `import` or `scrub`.
+    /// Kind: `flatten`, `relocate`, `rebalance`, `drain`, `rebuild`, `export`, `import`, `scrub`,
+    /// or `dissolve`, which frees what only deleted snapshots needed.
     pub kind: String,
     /// Name of what it is done to: a volume, a physical volume, or the pool.
     pub subject: String,
     /// Time at which the server first saw the task since its start.
     pub begun: Timestamp,
+    /// Time at which the server noticed its end. Absent: it goes on. A task is listed for an hour
+    /// after its end, and of those that have ended the last 256.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ended: Option<Timestamp>,
     /// Number of bytes that are done.
     pub done: u64,
     /// Number of bytes of the whole task. Absent if it is not known.
@@ -37,14 +48,14 @@ pub struct Task {
     pub seconds_left: Option<f64>,
     /// State of the task.
     pub state: TaskState,
-    /// What the task waits for, or why it can't go on now.
+    /// What the task waits for, why it can't go on now, or why it failed.
     pub error: Option<String>,
     /// Whether a request can stop it.
     pub can_stop: bool,
 }
 
 impl Client {
-    /// Returns the tasks that go on.
+    /// Returns the tasks that go on, and those that have ended lately.
     pub fn tasks(&self) -> Result<Vec<Task>, ClientError> {
         self.get("/tasks")
     }

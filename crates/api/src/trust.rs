@@ -15,7 +15,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-/// Time that a server has to show its certificate.
+/// Time that a server has to show its certificate, by default.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// SHA-256 of a certificate in DER. Its text has 64 hexadecimal digits.
@@ -101,8 +101,10 @@ impl Trust {
 }
 
 /// Returns the fingerprint of the certificate of the server at `authority`, `HOST:PORT`. It
-/// verifies only that the server has the key of the certificate.
-pub fn fingerprint_of(authority: &str) -> Result<Fingerprint, String> {
+/// verifies only that the server has the key of the certificate. The server has `limit` for it.
+/// Default: 10 seconds.
+pub fn fingerprint_of(authority: &str, limit: Option<Duration>) -> Result<Fingerprint, String> {
+    let limit = limit.unwrap_or(TIMEOUT);
     let verifier = Arc::new(Pinned { expected: None, seen: Mutex::new(None) });
     let trust = Trust::verified(verifier.clone())?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -112,8 +114,8 @@ pub fn fingerprint_of(authority: &str) -> Result<Fingerprint, String> {
     };
     runtime
         .map_err(|e| e.to_string())?
-        .block_on(async { tokio::time::timeout(TIMEOUT, exchange).await })
-        .map_err(|_| format!("no certificate arrived within {} s", TIMEOUT.as_secs()))?
+        .block_on(async { tokio::time::timeout(limit, exchange).await })
+        .map_err(|_| format!("no certificate arrived within {} s", limit.as_secs()))?
         .map_err(|e| e.to_string())?;
     let seen = *verifier.seen.lock().unwrap_or_else(PoisonError::into_inner);
     seen.ok_or_else(|| "the server showed no certificate".into())

@@ -1,7 +1,7 @@
 //! `hindcast access`: which NBD clients may use a volume, and who may use the admin API.
 
 use crate::failure::Failure;
-use crate::output::list;
+use crate::listing::{Cell, Column, Listing};
 use crate::session::Session;
 use crate::{token, user};
 use clap::{ArgGroup, Args, Subcommand};
@@ -86,6 +86,8 @@ pub(crate) enum Command {
     List {
         #[command(flatten)]
         which: Which,
+        #[command(flatten)]
+        listing: Listing,
     },
 }
 
@@ -147,12 +149,23 @@ pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
         Command::Token(command) => token::run(command, session),
         Command::User(command) => user::run(command, session),
         Command::Session(command) => user::of_sessions(command, session),
-        Command::List { which } => match which.volume() {
-            Some(volume) => output.show(&client.nbd_access(volume)?, details),
+        Command::List { which, listing } => match which.volume() {
+            Some(volume) => {
+                let access = client.nbd_access(volume)?;
+                if output.is_json() {
+                    return output.json(&access);
+                }
+                listing.show(session, rows(&access), COLUMNS)?;
+                access.warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
+                Ok(())
+            }
             None => {
                 let mut all = client.all_nbd_access()?;
                 all.retain(|access| !which.all || access.volume.is_none());
-                output.show(&all, |all| table(all))
+                if output.is_json() {
+                    return output.json(&all);
+                }
+                listing.show(session, all.iter().flat_map(rows).collect(), COLUMNS)
             }
         },
     }
@@ -182,24 +195,42 @@ fn unmatched(access: &NbdAccess) -> &'static str {
     }
 }
 
-fn rows(access: &NbdAccess) -> impl Iterator<Item = Vec<String>> {
-    access.rules.iter().enumerate().map(|(i, rule)| {
-        let addresses = if rule.addresses.is_empty() { "any".into() } else { rule.addresses.join(" ") };
-        let certificate = rule.certificate.clone().unwrap_or_else(|| "any".into());
-        vec![name(access).to_owned(), (i + 1).to_string(), addresses, certificate, rule.access.name().into()]
-    })
+/// A rule in a list, or what happens to the clients that no rule matches. In JSON a list has the
+/// rules of each volume together.
+#[derive(serde::Serialize)]
+struct Row {
+    volume: String,
+    /// Position in the order of rules. `None`: the clients that no rule matches.
+    rule: Option<usize>,
+    address: String,
+    certificate: String,
+    access: &'static str,
 }
 
-fn table(all: &[NbdAccess]) -> String {
-    let others = all.iter().map(|access| {
-        vec![name(access).to_owned(), "others".into(), "any".into(), "any".into(), unmatched(access).into()]
+/// Returns the rules, and then what happens to all others.
+fn rows(access: &NbdAccess) -> Vec<Row> {
+    let any = || "any".to_owned();
+    let volume = || name(access).to_owned();
+    let rules = access.rules.iter().enumerate().map(|(i, rule)| Row {
+        volume: volume(),
+        rule: Some(i + 1),
+        address: if rule.addresses.is_empty() { any() } else { rule.addresses.join(" ") },
+        certificate: rule.certificate.clone().unwrap_or_else(any),
+        access: rule.access.name(),
     });
-    // The rules of each volume, followed by what happens to all others.
-    let rows = all.iter().zip(others).flat_map(|(access, others)| rows(access).chain([others]));
-    list(&["VOLUME", "RULE", "ADDRESS", "CERTIFICATE", "ACCESS"], &[1], rows)
+    let access = unmatched(access);
+    let others = Row { volume: volume(), rule: None, address: any(), certificate: any(), access };
+    rules.chain([others]).collect()
 }
 
-fn details(access: &NbdAccess) -> String {
-    let warnings = access.warnings.iter().map(|warning| format!("\nwarning: {warning}"));
-    table(std::slice::from_ref(access)) + &warnings.collect::<String>()
-}
+const COLUMNS: &[Column<Row>] = &[
+    Column { name: "volume", usual: true, cell: |r| Cell::text(&r.volume) },
+    Column {
+        name: "rule",
+        usual: true,
+        cell: |r| r.rule.map_or_else(|| Cell::Ordered("others".into(), u64::MAX), |n| Cell::number(n as u64)),
+    },
+    Column { name: "address", usual: true, cell: |r| Cell::text(&r.address) },
+    Column { name: "certificate", usual: true, cell: |r| Cell::text(&r.certificate) },
+    Column { name: "access", usual: true, cell: |r| Cell::text(r.access) },
+];

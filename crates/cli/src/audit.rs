@@ -1,7 +1,7 @@
 //! `hindcast audit`: who changed what, and who was refused.
 
 use crate::failure::Failure;
-use crate::output::list;
+use crate::listing::{Cell, Column, Listing};
 use crate::session::Session;
 use crate::when::When;
 use hindcast_api::{AuditEntry, AuditQuery, AuditVerification, Client, Moment};
@@ -39,6 +39,8 @@ pub(crate) struct Args {
     /// Accept that the oldest files were moved away
     #[arg(long, requires = "verify")]
     archived: bool,
+    #[command(flatten)]
+    listing: Listing,
 }
 
 pub(crate) fn run(args: &Args, session: &Session) -> Result<(), Failure> {
@@ -50,7 +52,7 @@ pub(crate) fn run(args: &Args, session: &Session) -> Result<(), Failure> {
     }
     let since = args.since.as_ref().map(|when| time(when, session)).transpose()?;
     let found = newest(client, since, args.who.as_deref(), args.limit.unwrap_or(LIMIT))?;
-    output.show(&found, |found| table(session, found))
+    args.listing.show(session, found, COLUMNS)
 }
 
 /// Fails if the audit is not whole. `archived`: the oldest files may be elsewhere.
@@ -114,16 +116,14 @@ fn verified(found: &AuditVerification) -> String {
     text
 }
 
-fn table(session: &Session, found: &[AuditEntry]) -> String {
-    let rows = found.iter().map(|entry| {
-        vec![
-            session.here.clock(entry.time),
-            entry.who.clone().unwrap_or_else(|| "-".into()),
-            entry.address.clone(),
-            entry.status.to_string(),
-            format!("{} {}", entry.method, entry.subject),
-        ]
-    });
-    let heading = format!("TIME ({})", session.here.offset());
-    list(&[&heading, "WHO", "ADDRESS", "STATUS", "REQUEST"], &[3], rows)
-}
+const COLUMNS: &[Column<AuditEntry>] = &[
+    Column { name: "time", usual: true, cell: |e| Cell::Time(Some(e.time)) },
+    Column { name: "who", usual: true, cell: |e| Cell::text(e.who.as_deref().unwrap_or("-")) },
+    Column { name: "address", usual: true, cell: |e| Cell::text(&e.address) },
+    Column { name: "status", usual: true, cell: |e| Cell::number(e.status.into()) },
+    Column { name: "request", usual: true, cell: |e| Cell::text(format!("{} {}", e.method, e.subject)) },
+    Column { name: "method", usual: false, cell: |e| Cell::text(&e.method) },
+    Column { name: "route", usual: false, cell: |e| Cell::text(&e.route) },
+    Column { name: "error", usual: false, cell: |e| Cell::text(e.error.as_deref().unwrap_or("-")) },
+    Column { name: "micros", usual: false, cell: |e| Cell::number(e.micros) },
+];

@@ -82,6 +82,20 @@ fn uses(client: &ConnectedClient, volume: &str) -> bool {
     client.exports.iter().any(|export| export.split_once('@').map_or(export.as_str(), |(of, _)| of) == volume)
 }
 
+/// Returns who the client is: an initiator, the subject of a certificate, or a local user.
+fn who(client: &ConnectedClient) -> String {
+    let names = [&client.initiator, &client.certificate, &client.unix_user, &client.user];
+    dash(names.into_iter().find_map(Option::clone).unwrap_or_default())
+}
+
+fn access(client: &ConnectedClient) -> &'static str {
+    match client.writable {
+        None => "-",
+        Some(true) => "read-write",
+        Some(false) => "read-only",
+    }
+}
+
 fn dash(text: String) -> String {
     if text.is_empty() { "-".to_owned() } else { text }
 }
@@ -89,11 +103,7 @@ fn dash(text: String) -> String {
 const COLUMNS: &[Column<ConnectedClient>] = &[
     Column { name: "id", usual: true, cell: |c| Cell::text(&c.id) },
     Column { name: "address", usual: true, cell: |c| Cell::text(c.addresses.join(" ")) },
-    Column {
-        name: "initiator",
-        usual: true,
-        cell: |c| Cell::text(dash(c.initiator.clone().or_else(|| c.user.clone()).unwrap_or_default())),
-    },
+    Column { name: "who", usual: true, cell: |c| Cell::text(who(c)) },
     Column { name: "export", usual: true, cell: |c| Cell::text(dash(c.exports.join(" "))) },
     Column { name: "since", usual: true, cell: |c| Cell::Ordered(span(c.age), c.age) },
     Column { name: "requests", usual: true, cell: |c| Cell::number(c.requests) },
@@ -105,5 +115,9 @@ const COLUMNS: &[Column<ConnectedClient>] = &[
         cell: |c| c.in_flight.map_or_else(|| Cell::Ordered("-".into(), 0), Cell::number),
     },
     Column { name: "protocol", usual: false, cell: |c| Cell::text(c.protocol.name()) },
+    Column { name: "initiator", usual: false, cell: |c| Cell::text(c.initiator.as_deref().unwrap_or("-")) },
     Column { name: "tls", usual: false, cell: |c| Cell::text(yes_no(c.tls)) },
+    Column { name: "access", usual: false, cell: |c| Cell::text(access(c)) },
+    Column { name: "reads", usual: false, cell: |c| Cell::number(c.reads) },
+    Column { name: "writes", usual: false, cell: |c| Cell::number(c.writes) },
 ];

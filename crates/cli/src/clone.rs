@@ -1,7 +1,8 @@
 //! `hindcast clone`.
 
 use crate::failure::Failure;
-use crate::output::list;
+use crate::listing::{Cell, Column, Listing};
+use crate::recover::announce;
 use crate::session::Session;
 use crate::snapshot::Past;
 use crate::volume::inherited;
@@ -43,6 +44,8 @@ pub(crate) enum Command {
     List {
         /// List only clones of this volume's snapshots
         volume: Option<String>,
+        #[command(flatten)]
+        listing: Listing,
     },
 }
 
@@ -51,19 +54,21 @@ pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
     match command {
         Command::Create { snapshot, name, method } => {
             let at = snapshot.address(session)?;
+            let kept = format!("{} stays as it is, and {name} begins there", at.volume);
+            announce(session, "cloning", (&at.volume, &at.name), &kept);
             let clone = client.create_clone(&at.volume, &at.name, &CreateClone { name, method })?;
             output.show(&clone, |v| {
                 let access = inherited(&v.name, v.inherited.as_ref());
                 format!("created {}, {}, of {}@{}{access}", v.name, Size(v.size), at.volume, at.name)
             })
         }
-        Command::List { volume } => {
+        Command::List { volume, listing } => {
             if let Some(name) = &volume {
                 client.volume(name)?;
             }
             let mut clones = client.volumes()?;
             clones.retain(|v| is_clone(v, volume.as_deref()));
-            output.show(&clones, |clones| table(clones))
+            listing.show(session, clones, COLUMNS)
         }
     }
 }
@@ -75,15 +80,12 @@ fn is_clone(volume: &Volume, of: Option<&str>) -> bool {
     origin.is_some_and(|(origin, _)| origin != volume.name && of.is_none_or(|of| of == origin))
 }
 
-fn table(clones: &[Volume]) -> String {
-    let rows = clones.iter().map(|v| {
-        vec![
-            v.name.clone(),
-            v.origin.clone().unwrap_or_default(),
-            Size(v.size).to_string(),
-            Size(v.allocated).to_string(),
-            v.created.strftime("%Y-%m-%d %H:%M:%SZ").to_string(),
-        ]
-    });
-    list(&["NAME", "ORIGIN", "SIZE", "OWN", "CREATED"], &[2, 3], rows)
-}
+const COLUMNS: &[Column<Volume>] = &[
+    Column { name: "name", usual: true, cell: |v| Cell::text(&v.name) },
+    Column { name: "origin", usual: true, cell: |v| Cell::text(v.origin.as_deref().unwrap_or("-")) },
+    Column { name: "size", usual: true, cell: |v| Cell::Size(Some(v.size)) },
+    Column { name: "own", usual: true, cell: |v| Cell::Size(Some(v.allocated)) },
+    Column { name: "created", usual: true, cell: |v| Cell::Time(Some(v.created)) },
+    Column { name: "method", usual: false, cell: |v| Cell::text(v.method.name()) },
+    Column { name: "uuid", usual: false, cell: |v| Cell::text(&v.uuid) },
+];

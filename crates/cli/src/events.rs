@@ -6,9 +6,10 @@ use crate::output::Format;
 use crate::session::Session;
 use crate::when::When;
 use clap::Args;
-use hindcast_api::{Event, EventsQuery, MAX_EVENTS, Moment};
+use hindcast_api::{ClientError, Event, EventsQuery, Followed, MAX_EVENTS, Moment};
 use jiff::Timestamp;
 use std::io::Write;
+use std::time::Duration;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -17,7 +18,11 @@ Examples:
   hindcast events --follow                   and what happens from now on
   hindcast events --follow -o json           a line of JSON for each event
 
-The server keeps the events of some weeks, also over restarts. Those of the last days can be listed.";
+The server keeps 16 MiB of events, also over restarts. --follow waits for a server that restarts, and \
+says when events are left out.";
+
+/// Pause before another attempt to reach a server that went away.
+const RETRY: Duration = Duration::from_secs(1);
 
 /// Number of events that are listed if nothing says how many.
 const USUAL: usize = 50;
@@ -50,18 +55,51 @@ pub(crate) fn run(args: &Events, session: &Session) -> Result<(), Failure> {
     // What happens between the two requests is in the second answer.
     let last = session.client.events(EventsQuery { before: None, limit: Some(1) })?;
     let found = past(args, since, session)?;
-    let mut broken = !found.iter().all(|event| print(event, session));
-    let seen = last.iter().chain(&found).map(|event| event.id).max().unwrap_or(0);
-    let mut take = |event: Event| {
-        if args.wants(&event) {
-            broken |= !print(&event, session);
-        }
-        !broken
-    };
-    match session.client.follow_events(Some(seen), &mut take) {
-        _ if broken => Ok(()),
-        result => Ok(result?),
+    if !found.iter().all(|event| print(event, session)) {
+        return Ok(());
     }
+    follow(args, session, last.iter().chain(&found).map(|event| event.id).max().unwrap_or(0))
+}
+
+/// Prints events after the number `seen` as they happen, until nobody reads them any more. When
+/// the server goes away, it is waited for.
+fn follow(args: &Events, session: &Session, mut seen: u64) -> Result<(), Failure> {
+    let mut broken = false;
+    let mut is_away = false;
+    loop {
+        let after = seen;
+        let mut take = |followed: Followed| {
+            if std::mem::take(&mut is_away) {
+                tell("the server is there again");
+            }
+            match followed {
+                Followed::Gap => tell("some events are left out here; hindcast events --since lists them"),
+                Followed::Event(event) => {
+                    seen = event.id;
+                    if args.wants(&event) {
+                        broken |= !print(&event, session);
+                    }
+                }
+            }
+            !broken
+        };
+        let ended = session.client.follow_events(Some(after), &mut take);
+        let why = match ended {
+            _ if broken => return Ok(()),
+            Ok(()) => "the server ended the stream".to_owned(),
+            Err(error @ ClientError::Api(_)) => return Err(error.into()),
+            Err(error) => error.to_string(),
+        };
+        if !std::mem::replace(&mut is_away, true) {
+            tell(&format!("{why}; connecting again"));
+        }
+        std::thread::sleep(RETRY);
+    }
+}
+
+/// Writes a line to stderr, beside the events. With stderr closed it is dropped.
+fn tell(text: &str) {
+    let _ = writeln!(std::io::stderr(), "hindcast: {text}");
 }
 
 impl Events {

@@ -3,6 +3,7 @@
 use crate::failure::Failure;
 use crate::output::properties;
 use crate::session::Session;
+use crate::when::Here;
 use hindcast_api::{Flatten, Flattening, Size, VolumeOrigin};
 use std::time::Duration;
 
@@ -45,7 +46,7 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args, session: &Session) -> Result<(), Failure> {
     let (client, output) = (&session.client, &session.output);
     if args.status {
-        return output.show(&client.flattening(&args.name)?, details);
+        return output.show(&client.flattening(&args.name)?, |f| details(f, &session.here));
     }
     if args.stop {
         client.stop_flattening(&args.name)?;
@@ -57,17 +58,17 @@ pub(crate) fn run(args: &Args, session: &Session) -> Result<(), Failure> {
         std::thread::sleep(LOOK);
         state = client.flattening(&args.name)?;
     }
-    output.show(&state, details)
+    output.show(&state, |f| details(f, &session.here))
 }
 
-fn details(f: &Flattening) -> String {
+fn details(f: &Flattening, here: &Here) -> String {
     let origin = match &f.origin {
         None => "-".into(),
         Some(VolumeOrigin::Image { path, length, unavailable: None }) => format!("{path}, {}", Size(*length)),
         Some(VolumeOrigin::Image { unavailable: Some(why), .. }) => why.clone(),
         Some(VolumeOrigin::Snapshot { volume, snapshot }) => format!("{volume}@{snapshot}"),
         Some(VolumeOrigin::Moment { volume, lsn, time }) => {
-            let time = time.map_or_else(|| "time unknown".into(), |time| time.to_string());
+            let time = time.map_or_else(|| "time unknown".into(), |time| here.stamp(time));
             match volume.is_empty() {
                 true => format!("lsn:{lsn} of a volume that was deleted, {time}"),
                 false => format!("{volume}@lsn:{lsn}, {time}"),

@@ -1,7 +1,7 @@
 //! `hindcast group`, and the volumes that a name on the command line stands for.
 
 use crate::failure::Failure;
-use crate::output::list;
+use crate::listing::{Cell, Column, Listing};
 use crate::session::Session;
 use clap::Subcommand;
 use hindcast_api::{ClientError, CreateGroup, ErrorKind, Group, PatchGroup};
@@ -15,8 +15,12 @@ Examples:
   hindcast recover shop --to -10m --suffix -then new volumes db-then, log-then, wal-then
   hindcast schedule create hourly shop --every 1h --keep-last 24
 
-A group stands for its volumes. A schedule takes the volumes that the group has when the schedule is \
-created or changed.";
+A group stands for its volumes. Each run of a schedule takes the volumes that the group has then.";
+
+const COLUMNS: &[Column<Group>] = &[
+    Column { name: "name", usual: true, cell: |g| Cell::text(&g.name) },
+    Column { name: "volumes", usual: true, cell: |g| Cell::text(g.volumes.join(" ")) },
+];
 
 #[derive(Debug, Subcommand)]
 #[command(after_help = EXAMPLES)]
@@ -32,7 +36,7 @@ pub(crate) enum Command {
     },
     /// List groups
     #[command(alias = "ls")]
-    List,
+    List(Listing),
     /// Show the volumes of a group
     #[command(alias = "info")]
     Show {
@@ -70,10 +74,7 @@ pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
         Command::Create { name, volumes } => {
             output.show(&client.create_group(&CreateGroup { name, volumes })?, said)
         }
-        Command::List => output.show(&client.groups()?, |groups| {
-            let rows = groups.iter().map(|group| vec![group.name.clone(), group.volumes.join(" ")]);
-            list(&["NAME", "VOLUMES"], &[], rows)
-        }),
+        Command::List(listing) => listing.show(session, client.groups()?, COLUMNS),
         Command::Show { name } => output.show(&client.group(&name)?, said),
         Command::Add { name, volumes } => {
             let patch = PatchGroup { add: volumes, ..PatchGroup::default() };

@@ -162,7 +162,7 @@ pub(crate) fn mark(args: &Mark, session: &Session) -> Result<(), Failure> {
         [volume] => session.client.create_mark(volume, &CreateMark { name: name.clone() })?,
         _ => session.client.create_marks(&CreateMarks { name: name.clone(), volumes })?,
     };
-    session.output.show(&mark, |m| format!("{marked} is {} (lsn:{})", m.time, m.lsn))
+    session.output.show(&mark, |m| format!("{marked} is {} (lsn:{})", session.here.stamp(m.time), m.lsn))
 }
 
 /// Merges the changes of one write in adjacent chunks into one row.
@@ -241,7 +241,7 @@ impl Whole {
             }
         }
         if !h.clock.is_empty() {
-            text.push_str(&format!("\n\n{}", clock_changes(&h.clock)));
+            text.push_str(&format!("\n\n{}", clock_changes(&h.clock, here)));
         }
         text
     }

@@ -9,16 +9,17 @@ use std::fs;
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Returns the fingerprint that the certificate of the server at `authority` must have. A server
 /// that the file does not have is shown to the person at the terminal, and added if the person
-/// confirms it. Without a terminal it is refused.
-pub(crate) fn fingerprint(authority: &str) -> Result<Fingerprint, Failure> {
+/// confirms it. Without a terminal it is refused. The server has `limit` to show its certificate.
+pub(crate) fn fingerprint(authority: &str, limit: Option<Duration>) -> Result<Fingerprint, Failure> {
     let path = path()?;
     if let Some(known) = find(&read(&path)?, authority) {
         return known.map_err(|why| Failure::usage(format!("{}: {why}", path.display())));
     }
-    let found = fingerprint_of(authority)
+    let found = fingerprint_of(authority, limit)
         .map_err(|why| Failure::Unreachable(format!("reach the server at https://{authority}: {why}")))?;
     if !io::stdin().is_terminal() || !io::stderr().is_terminal() {
         return Err(Failure::Failed(format!(

@@ -2,12 +2,12 @@
 //! members, and disks that wait for one of them to fail.
 
 use crate::failure::Failure;
-use crate::output::list;
+use crate::listing::{Cell, Column, Listing};
 use crate::session::Session;
 use clap::{Args as ClapArgs, Subcommand, ValueEnum};
 use hindcast_api::{
-    AddLayout, AddPv, ErrorBody, ErrorKind, LayoutKind, MemberState, MemberTarget, PatchMember, Pv, PvLayout,
-    Size, SpareDisk,
+    AddLayout, AddPv, ErrorBody, ErrorKind, LayoutKind, Member, MemberState, MemberTarget, PatchMember, Pv,
+    PvLayout, Size, SpareDisk,
 };
 
 const REPLACE_EXAMPLES: &str = "\
@@ -121,9 +121,9 @@ fn invalid(message: String) -> Failure {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Members {
     /// List mirrors, RAID-5, and the state of their members
-    Layouts,
+    Layouts(Listing),
     /// List the disks that wait for a member of a mirror or RAID-5 to fail
-    Spares,
+    Spares(Listing),
     /// Put another disk in the place of a member of a mirror or RAID-5
     #[command(after_help = REPLACE_EXAMPLES)]
     Replace {
@@ -165,14 +165,15 @@ pub(crate) fn run(command: Members, session: &Session) -> Result<(), Failure> {
         session.client.patch_member(member, &PatchMember { state, onto, rate })
     };
     let layout = match command {
-        Members::Layouts => {
+        Members::Layouts(listing) => {
             let pvs: Vec<Pv> = session.client.pvs()?.into_iter().filter(|pv| pv.layout.is_some()).collect();
-            return session.output.show(&pvs, |pvs| {
-                let rows = pvs.iter().filter_map(|pv| Some((pv, pv.layout.as_ref()?)));
-                table(rows.map(|(pv, layout)| (layout, Some(pv.size))))
-            });
+            if session.output.is_json() {
+                return session.output.json(&pvs);
+            }
+            let layouts = pvs.iter().filter_map(|pv| Some((pv.layout.as_ref()?, Some(pv.size))));
+            return listing.show(session, layouts.flat_map(|(of, size)| rows(of, size)).collect(), COLUMNS);
         }
-        Members::Spares => return session.output.show(&session.client.spares()?, |disks| spares(disks)),
+        Members::Spares(listing) => return listing.show(session, session.client.spares()?, SPARE_COLUMNS),
         Members::Replace { old, new, size, force, rate } => {
             let onto = AddPv { path: new, size: size.map(|size| size.0), force };
             change(&old, MemberTarget::In, Some(onto), rate)?
@@ -180,15 +181,21 @@ pub(crate) fn run(command: Members, session: &Session) -> Result<(), Failure> {
         Members::Online { member, rate } => change(&member, MemberTarget::In, None, rate)?,
         Members::Offline { member } => change(&member, MemberTarget::Out, None, None)?,
     };
-    session.output.show(&layout, |layout| table([(layout, None)]))
+    match session.output.is_json() {
+        true => session.output.json(&layout),
+        false => Listing::default().show(session, rows(&layout, None), COLUMNS),
+    }
 }
 
-fn spares(disks: &[SpareDisk]) -> String {
-    let row = |disk: &SpareDisk| {
-        vec![disk.path.clone(), Size(disk.size).to_string(), disk.problem.clone().unwrap_or_default()]
-    };
-    list(&["SPARE", "SIZE", "NOTE"], &[1], disks.iter().map(row))
-}
+const SPARE_COLUMNS: &[Column<SpareDisk>] = &[
+    Column { name: "spare", usual: true, cell: |spare| Cell::text(&spare.path) },
+    Column { name: "size", usual: true, cell: |spare| Cell::Size(Some(spare.size)) },
+    Column {
+        name: "note",
+        usual: true,
+        cell: |spare| Cell::text(spare.problem.as_deref().unwrap_or_default()),
+    },
+];
 
 /// Says how many disks have what.
 fn shape(layout: &PvLayout) -> String {
@@ -199,39 +206,57 @@ fn shape(layout: &PvLayout) -> String {
     format!("{} {width}", layout.kind.name())
 }
 
-/// Makes a table of members. `layouts` are layouts and their sizes.
-fn table<'m>(layouts: impl IntoIterator<Item = (&'m PvLayout, Option<u64>)>) -> String {
-    let rows = layouts.into_iter().flat_map(|(layout, size)| {
-        layout.members.iter().map(move |member| {
-            let note = match (member.state, &member.onto) {
-                (MemberState::In, None) => String::new(),
-                (_, Some(onto)) => {
-                    let part = member.rebuilt.zip(size).filter(|(_, size)| *size > 0);
-                    let part = part.map(|(done, size)| {
-                        format!(", {} % stored", u128::from(done) * 100 / u128::from(size))
-                    });
-                    format!("rebuilt onto {onto}{}", part.unwrap_or_default())
-                }
-                (_, None) => member.reason.clone().unwrap_or_default(),
-            };
-            vec![
-                layout.name.clone(),
-                shape(layout),
-                layout.survives.to_string(),
-                member.path.clone(),
-                Size(member.size).to_string(),
-                member.state.name().into(),
-                note,
-            ]
-        })
-    });
-    list(&["NAME", "LAYOUT", "SURVIVES", "MEMBER", "SIZE", "STATE", "NOTE"], &[2, 4], rows)
+/// A member in a list.
+#[derive(serde::Serialize)]
+struct Row {
+    name: String,
+    layout: String,
+    survives: u64,
+    member: String,
+    size: u64,
+    state: &'static str,
+    note: String,
 }
+
+/// Returns the members of a layout. `size` is that of its physical volume, if it is known.
+fn rows(layout: &PvLayout, size: Option<u64>) -> Vec<Row> {
+    let row = |member: &Member| {
+        let note = match (member.state, &member.onto) {
+            (MemberState::In, None) => String::new(),
+            (_, Some(onto)) => {
+                let part = member.rebuilt.zip(size).filter(|(_, size)| *size > 0);
+                let part = part
+                    .map(|(done, size)| format!(", {} % stored", u128::from(done) * 100 / u128::from(size)));
+                format!("rebuilt onto {onto}{}", part.unwrap_or_default())
+            }
+            (_, None) => member.reason.clone().unwrap_or_default(),
+        };
+        Row {
+            name: layout.name.clone(),
+            layout: shape(layout),
+            survives: layout.survives,
+            member: member.path.clone(),
+            size: member.size,
+            state: member.state.name(),
+            note,
+        }
+    };
+    layout.members.iter().map(row).collect()
+}
+
+const COLUMNS: &[Column<Row>] = &[
+    Column { name: "name", usual: true, cell: |r| Cell::text(&r.name) },
+    Column { name: "layout", usual: true, cell: |r| Cell::text(&r.layout) },
+    Column { name: "survives", usual: true, cell: |r| Cell::number(r.survives) },
+    Column { name: "member", usual: true, cell: |r| Cell::text(&r.member) },
+    Column { name: "size", usual: true, cell: |r| Cell::Size(Some(r.size)) },
+    Column { name: "state", usual: true, cell: |r| Cell::text(r.state) },
+    Column { name: "note", usual: true, cell: |r| Cell::text(&r.note) },
+];
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use hindcast_api::Member;
 
     #[test]
     fn a_table_of_members() {
@@ -257,11 +282,14 @@ mod tests {
             survives: 0,
             members,
         };
-        let text = table([(&layout, Some(1 << 30))]);
-        for part in ["mirror 2", "gone", "rebuilt onto d, 50 % stored", "rebuilding"] {
-            assert!(text.contains(part), "{text}");
-        }
+        let all = rows(&layout, Some(1 << 30));
+        let shown: Vec<_> = all.iter().map(|r| (&r.layout[..], r.state, &r.note[..])).collect();
+        let rebuilt = "rebuilt onto d, 50 % stored";
+        assert_eq!(
+            shown,
+            [("mirror 2", "in", ""), ("mirror 2", "out", "gone"), ("mirror 2", "rebuilding", rebuilt)]
+        );
         (layout.kind, layout.copies, layout.columns) = (LayoutKind::Raid5, None, Some(4));
-        assert!(table([(&layout, None)]).contains("raid5 3+1"));
+        assert_eq!(rows(&layout, None)[0].layout, "raid5 3+1");
     }
 }

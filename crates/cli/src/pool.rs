@@ -3,16 +3,18 @@
 use crate::failure::Failure;
 use crate::features;
 use crate::layouts::{self, Addition, Members};
+use crate::listing::{Cell, Column, Listing};
 use crate::output::{list, percent, properties};
 use crate::reidentify;
 use crate::scrub;
 use crate::session::{Global, Session};
 use crate::status::health;
 use crate::trace;
+use crate::when::Here;
 use clap::Subcommand;
 use hindcast_api::{
-    BackUp, Clock, ClockChange, ErrorBody, ErrorKind, HealthState, NoticeDelivery, PatchPool, PatchPv,
-    Placement, Pool, Pv, Size,
+    BackUp, Clock, ClockChange, ErrorBody, ErrorKind, HealthState, Journal, NoticeDelivery, PatchPool,
+    PatchPv, Placement, Pool, Pv, Size,
 };
 use indicatif::{ProgressBar, ProgressStyle};
 use std::path::PathBuf;
@@ -78,7 +80,7 @@ pub(crate) enum Served {
     /// Show the space, journal and map cache of the pool
     Show,
     /// List the physical volumes
-    Pvs,
+    Pvs(Listing),
     /// Add a physical volume: a file, a block device, or a mirror or RAID-5 of several
     #[command(after_help = ADD_EXAMPLES)]
     Add(Addition),
@@ -190,8 +192,8 @@ fn notify_test(session: &Session) -> Result<(), Failure> {
 fn ask(command: Served, session: &Session) -> Result<(), Failure> {
     let (client, output) = (&session.client, &session.output);
     match command {
-        Served::Show => output.show(&client.pool()?, table),
-        Served::Pvs => output.show(&client.pvs()?, |pvs| pv_list(pvs)),
+        Served::Show => output.show(&client.pool()?, |pool| table(pool, &session.here)),
+        Served::Pvs(listing) => listing.show(session, client.pvs()?, PVS),
         Served::Add(addition) => addition.run(session),
         Served::Members(command) => layouts::run(command, session),
         Served::Drain { pv, wait, cancel } => {
@@ -215,7 +217,7 @@ fn ask(command: Served, session: &Session) -> Result<(), Failure> {
         }
         Served::Clock { confirm } => {
             let clock = if confirm { client.confirm_clock()? } else { client.clock()? };
-            output.show(&clock, clock_table)
+            output.show(&clock, |clock| clock_table(clock, &session.here))
         }
         Served::BackupMetadata { to } => {
             let path = to.map(|path| std::path::absolute(&path).unwrap_or(path).display().to_string());
@@ -245,7 +247,7 @@ fn ask(command: Served, session: &Session) -> Result<(), Failure> {
     }
 }
 
-fn clock_table(clock: &Clock) -> String {
+fn clock_table(clock: &Clock, here: &Here) -> String {
     let state = match clock.jumped_seconds {
         None => "trusted".into(),
         Some(by) if by < 0.0 => format!("{:.0} s behind the expected time; if it is right: --confirm", -by),
@@ -257,21 +259,22 @@ fn clock_table(clock: &Clock) -> String {
         _ => "not ahead of the clock".into(),
     };
     let mut text = properties([
-        ("now", clock.now.to_string()),
+        ("now", here.stamp(clock.now)),
         ("clock", state),
         ("expiry by time", expiry.into()),
         ("newest time", ahead),
     ]);
     if !clock.changes.is_empty() {
-        text.push_str(&format!("\n\n{}", clock_changes(&clock.changes)));
+        text.push_str(&format!("\n\n{}", clock_changes(&clock.changes, here)));
     }
     text
 }
 
 /// Makes a table of the changes of the clock.
-pub(crate) fn clock_changes(changes: &[ClockChange]) -> String {
-    let row = |c: &ClockChange| vec![c.before.to_string(), c.after.to_string(), format!("lsn:{}", c.lsn)];
-    list(&["CLOCK SET AT", "TO", "AFTER"], &[], changes.iter().map(row))
+pub(crate) fn clock_changes(changes: &[ClockChange], here: &Here) -> String {
+    let row = |c: &ClockChange| vec![here.clock(c.before), here.clock(c.after), format!("lsn:{}", c.lsn)];
+    let heading = format!("CLOCK SET AT ({})", here.offset());
+    list(&[&heading, "TO", "AFTER"], &[], changes.iter().map(row))
 }
 
 fn wait_until_empty(session: &Session, start: Pv) -> Result<Pv, Failure> {
@@ -298,7 +301,7 @@ fn wait_until_empty(session: &Session, start: Pv) -> Result<Pv, Failure> {
         }
         let state = session.client.health()?;
         if state.state == HealthState::Poisoned {
-            let message = format!("the pool is {}", health(&state));
+            let message = format!("the pool is {}", health(&state, &session.here));
             break Err(ErrorBody { kind: ErrorKind::Poisoned, message }.into());
         }
         std::thread::sleep(POLL);
@@ -317,12 +320,12 @@ fn placement(pool: &Pool) -> String {
     }
 }
 
-fn table(pool: &Pool) -> String {
+fn table(pool: &Pool, here: &Here) -> String {
     let (journal, cache, index, kept) = (&pool.journal, &pool.map_cache, &pool.index, &pool.preservation);
     let features = if pool.features.is_empty() { "-".into() } else { pool.features.join(", ") };
     let hits = cache.hit_rate.map_or_else(|| "-".into(), |rate| format!("{:.1} %", rate * 100.0));
-    properties([
-        ("health", health(&pool.health)),
+    let mut text = properties([
+        ("health", health(&pool.health, here)),
         ("capacity", Size(pool.capacity).to_string()),
         ("used", format!("{} ({})", Size(pool.used), percent(pool.used, pool.capacity))),
         ("reserved", Size(pool.reserved).to_string()),
@@ -339,13 +342,6 @@ fn table(pool: &Pool) -> String {
                 Size(journal.used),
                 Size(journal.capacity),
                 journal.turns
-            ),
-        ),
-        (
-            "positions",
-            format!(
-                "sequenced {}, written {}, synced {}, destaged {}",
-                journal.sequenced_lsn, journal.written_lsn, journal.synced_lsn, journal.destaged_lsn
             ),
         ),
         (
@@ -377,7 +373,15 @@ fn table(pool: &Pool) -> String {
             ),
         ),
         ("uuid", pool.uuid.clone()),
-    ])
+    ]);
+    if here.precise {
+        let Journal { sequenced_lsn, written_lsn, synced_lsn, destaged_lsn, .. } = journal;
+        let positions = format!(
+            "sequenced {sequenced_lsn}, written {written_lsn}, synced {synced_lsn}, destaged {destaged_lsn}"
+        );
+        text.push_str(&format!("\n{}", properties([("positions", positions)])));
+    }
+    text
 }
 
 /// Returns whether a physical volume accepts new data.
@@ -390,17 +394,16 @@ fn state(pv: &Pv) -> &'static str {
     }
 }
 
-fn pv_list(pvs: &[Pv]) -> String {
-    let rows = pvs.iter().map(|pv| {
-        vec![
-            pv.id.to_string(),
-            pv.path.clone(),
-            Size(pv.size).to_string(),
-            Size(pv.used).to_string(),
-            percent(pv.used, pv.size),
-            state(pv).to_owned(),
-            pv.uuid.clone(),
-        ]
-    });
-    list(&["ID", "PATH", "SIZE", "USED", "FULL", "STATE", "UUID"], &[0, 2, 3, 4], rows)
-}
+const PVS: &[Column<Pv>] = &[
+    Column { name: "id", usual: true, cell: |pv| Cell::number(pv.id.into()) },
+    Column { name: "path", usual: true, cell: |pv| Cell::text(&pv.path) },
+    Column { name: "size", usual: true, cell: |pv| Cell::Size(Some(pv.size)) },
+    Column { name: "used", usual: true, cell: |pv| Cell::Size(Some(pv.used)) },
+    Column {
+        name: "full",
+        usual: true,
+        cell: |pv| Cell::Ordered(percent(pv.used, pv.size), pv.used * 1000 / pv.size.max(1)),
+    },
+    Column { name: "state", usual: true, cell: |pv| Cell::text(state(pv)) },
+    Column { name: "uuid", usual: true, cell: |pv| Cell::text(&pv.uuid) },
+];

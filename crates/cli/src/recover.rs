@@ -9,7 +9,7 @@ use crate::group;
 use crate::select::undo_keep;
 use crate::session::Session;
 use crate::volume::inherited;
-use crate::when::When;
+use crate::when::{Here, When};
 use clap::{Args, Subcommand};
 use hindcast_api::{Recover, RecoverInPlace, RecoverVolume, Recovered, RolledBack, Size};
 use std::io::Write;
@@ -130,12 +130,17 @@ pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
     let volumes = pairs.map(|(volume, name)| RecoverVolume { volume, name }).collect();
     let complete = (!no_complete).then_some(rate.0);
     let what = Recover { volumes, to, last_flush, complete };
-    session.output.show(&session.client.recover(&what)?, |made| new_volumes(&what, made))
+    if let Some(first) = what.volumes.first() {
+        let kept = "the volumes stay as they are, and new ones begin there";
+        announce(session, "recovering", (&first.volume, &what.to), kept);
+    }
+    session.output.show(&session.client.recover(&what)?, |made| new_volumes(&what, made, &session.here))
 }
 
-fn new_volumes(what: &Recover, made: &[Recovered]) -> String {
+fn new_volumes(what: &Recover, made: &[Recovered], here: &Here) -> String {
     let line = |(of, new): (&RecoverVolume, &Recovered)| {
-        let at = new.moment.map_or_else(|| what.to.clone(), |m| format!("{} (lsn:{})", m.time, m.lsn));
+        let at =
+            new.moment.map_or_else(|| what.to.clone(), |m| format!("{} (lsn:{})", here.stamp(m.time), m.lsn));
         let name = &new.volume.name;
         let access = inherited(name, new.volume.inherited.as_ref());
         format!(
@@ -146,15 +151,27 @@ fn new_volumes(what: &Recover, made: &[Recovered]) -> String {
     what.volumes.iter().zip(made).map(line).collect::<Vec<_>>().join("\n")
 }
 
+/// Says on stderr which moment was understood, before something rests on it, and what is kept.
+///
+/// Of a snapshot without a history there is no such moment, and nothing is said. With stderr closed
+/// the echo is lost; what follows loses no data.
+pub(crate) fn announce(session: &Session, doing: &str, (volume, moment): (&str, &str), kept: &str) {
+    if let Ok(found) = session.client.moment(volume, moment) {
+        let said = session.here.said(found.time);
+        let _ = writeln!(std::io::stderr(), "{doing} to {said}, lsn:{}; {kept}", found.lsn);
+    }
+}
+
+/// Says what a rollback keeps. `undo` is the name of the snapshots of the content before it.
+pub(crate) fn kept_by_rollback(undo: Option<&str>) -> String {
+    let undo = undo.map_or_else(|| "as a snapshot".into(), |name| format!("as the snapshot {name}"));
+    format!("the present content is kept {undo}, with newer snapshots and the newer history")
+}
+
 /// Rolls volumes back to a moment. First it says on stderr which moment was understood.
 pub(crate) fn take_back(what: &RecoverInPlace, session: &Session) -> Result<(), Failure> {
     if let Some(first) = what.volumes.first() {
-        // Of a snapshot without a history there is no such moment. With stderr closed the echo is
-        // lost, and the rollback can be undone.
-        if let Ok(found) = session.client.moment(first, &what.to) {
-            let said = session.here.said(found.time);
-            let _ = writeln!(std::io::stderr(), "going back to {said}, lsn:{}", found.lsn);
-        }
+        announce(session, "going back", (first, &what.to), &kept_by_rollback(what.undo.as_deref()));
     }
     session.output.show(&session.client.recover_in_place(what)?, |done| taken_back(done))
 }

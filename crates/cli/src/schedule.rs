@@ -1,13 +1,16 @@
 //! `hindcast schedule`.
 
 use crate::failure::Failure;
-use crate::output::{list, properties};
+use crate::listing::{Cell, Column, Listing};
+use crate::output::properties;
 use crate::select;
 use crate::session::Session;
+use crate::when::Here;
 use clap::{ArgGroup, Args, Subcommand};
 use hindcast_api::{
     CreateSchedule, PatchSchedule, Retention, Schedule, TimeOfDay, WallClock, Weekday, Window,
 };
+use serde::Serialize;
 use std::str::FromStr;
 
 const CREATE_EXAMPLES: &str = "\
@@ -62,7 +65,7 @@ pub(crate) enum Command {
     },
     /// List schedules
     #[command(alias = "ls")]
-    List,
+    List(Listing),
     /// Show one schedule
     #[command(alias = "info")]
     Show {
@@ -211,7 +214,7 @@ pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
     let (client, output) = (&session.client, &session.output);
     let patch = |name: &str, patch: PatchSchedule| {
         let changed = client.patch_schedule(name, &patch)?;
-        output.show(&changed, |s| format!("{}: {}", s.name, state(s)))
+        output.show(&changed, |s| format!("{}: {}", s.name, state(s, &session.here)))
     };
     match command {
         Command::Create { name, volumes, every, prefix, wall, keep } => {
@@ -232,10 +235,10 @@ pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
                 wall,
                 keep,
             })?;
-            output.show(&created, |s| format!("created {}, {}", s.name, state(s)))
+            output.show(&created, |s| format!("created {}, {}", s.name, state(s, &session.here)))
         }
-        Command::List => output.show(&client.schedules()?, |all| table(all)),
-        Command::Show { name } => output.show(&client.schedule(&name)?, details),
+        Command::List(listing) => list(session, &listing),
+        Command::Show { name } => output.show(&client.schedule(&name)?, |s| details(s, &session.here)),
         Command::Set { name, every, wall, keep } => {
             let before = wall.is_given().then(|| client.schedule(&name)).transpose()?;
             let wall = wall.changed(before.as_ref().and_then(|s| s.wall.as_ref()), session)?;
@@ -274,13 +277,13 @@ fn keeps(keep: &Retention) -> String {
     if kinds.is_empty() { "all".into() } else { kinds.join(", ") }
 }
 
-fn state(s: &Schedule) -> String {
+fn state(s: &Schedule, here: &Here) -> String {
     match (&s.error, &s.next) {
         (Some(error), _) => format!("failed: {error}"),
         (None, None) => "paused".into(),
         (None, Some(next)) => match &s.next_local {
             Some(local) => format!("next at {}", local.replacen('T', " ", 1)),
-            None => format!("next at {}", next.strftime("%Y-%m-%d %H:%M:%SZ")),
+            None => format!("next at {}", here.stamp(*next)),
         },
     }
 }
@@ -302,14 +305,35 @@ fn times(s: &Schedule) -> String {
     format!("{text} ({})", wall.tz.as_deref().unwrap_or("UTC"))
 }
 
-fn table(all: &[Schedule]) -> String {
-    let rows = all.iter().map(|s| {
-        vec![s.name.clone(), s.volumes.join(" "), times(s), keeps(&s.keep), s.snapshots.to_string(), state(s)]
-    });
-    list(&["NAME", "VOLUMES", "EVERY", "KEEP", "SNAPSHOTS", "STATE"], &[4], rows)
+/// A schedule in a list, with its state in words.
+#[derive(Serialize)]
+struct Row {
+    #[serde(flatten)]
+    schedule: Schedule,
+    #[serde(skip)]
+    state: String,
 }
 
-fn details(s: &Schedule) -> String {
+const COLUMNS: &[Column<Row>] = &[
+    Column { name: "name", usual: true, cell: |r| Cell::text(&r.schedule.name) },
+    Column { name: "volumes", usual: true, cell: |r| Cell::text(r.schedule.volumes.join(" ")) },
+    Column { name: "every", usual: true, cell: |r| Cell::Ordered(times(&r.schedule), r.schedule.every) },
+    Column { name: "keep", usual: true, cell: |r| Cell::text(keeps(&r.schedule.keep)) },
+    Column { name: "snapshots", usual: true, cell: |r| Cell::number(r.schedule.snapshots) },
+    Column { name: "state", usual: true, cell: |r| Cell::text(&r.state) },
+    Column { name: "groups", usual: false, cell: |r| Cell::text(r.schedule.groups.join(" ")) },
+    Column { name: "last-run", usual: false, cell: |r| Cell::Time(r.schedule.last_run) },
+    Column { name: "next", usual: false, cell: |r| Cell::Time(r.schedule.next) },
+    Column { name: "prefix", usual: false, cell: |r| Cell::text(&r.schedule.prefix) },
+];
+
+fn list(session: &Session, listing: &Listing) -> Result<(), Failure> {
+    let row = |schedule: Schedule| Row { state: state(&schedule, &session.here), schedule };
+    let all = session.client.schedules()?.into_iter().map(row).collect();
+    listing.show(session, all, COLUMNS)
+}
+
+fn details(s: &Schedule, here: &Here) -> String {
     properties([
         ("name", s.name.clone()),
         ("snapshots named", format!("{}-TIME", s.prefix)),
@@ -317,8 +341,8 @@ fn details(s: &Schedule) -> String {
         ("groups", if s.groups.is_empty() { "-".into() } else { s.groups.join(" ") }),
         ("every", times(s)),
         ("keep", keeps(&s.keep)),
-        ("state", state(s)),
-        ("last run", s.last_run.map_or_else(|| "-".into(), |at| at.to_string())),
+        ("state", state(s, here)),
+        ("last run", s.last_run.map_or_else(|| "-".into(), |at| here.stamp(at))),
         ("snapshots", s.snapshots.to_string()),
     ])
 }

@@ -3,6 +3,7 @@
 use crate::failure::Failure;
 use crate::output::{list, percent, properties};
 use crate::session::Session;
+use crate::when::Here;
 use clap::Subcommand;
 use hindcast_api::{BeginScrub, Damage, PatchScrub, Scrub, Size};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -67,7 +68,7 @@ pub(crate) fn run(args: Args, session: &Session) -> Result<(), Failure> {
         Some(Command::Status) => {
             let (scrub, damage) = (client.scrub()?, client.damage()?);
             let both = serde_json::json!({ "scrub": scrub, "damage": damage });
-            output.show(&both, |_| details(&scrub, &damage))
+            output.show(&both, |_| details(&scrub, &damage, &session.here))
         }
         Some(Command::Pause) => {
             client.patch_scrub(&PatchScrub { paused: true })?;
@@ -88,7 +89,7 @@ pub(crate) fn run(args: Args, session: &Session) -> Result<(), Failure> {
             if args.wait {
                 scrub = wait(session, scrub)?;
             }
-            output.show(&scrub, |scrub| properties(rows(scrub)))?;
+            output.show(&scrub, |scrub| properties(rows(scrub, &session.here)))?;
             if args.wait && scrub.passes == passes {
                 return Err(Failure::Failed("the scrub was stopped before its end".into()));
             }
@@ -124,14 +125,14 @@ fn done(s: &Scrub) -> u64 {
     s.verified + s.unknown + s.adopted + s.damaged + s.unreadable + s.repaired
 }
 
-fn rows(s: &Scrub) -> [(&'static str, String); 11] {
+fn rows(s: &Scrub, here: &Here) -> [(&'static str, String); 11] {
     let state = match (s.running, s.paused) {
         (true, true) => "paused",
         (true, false) if s.adopts => "running, and gives sums to data that has none",
         (true, false) => "running",
         (false, _) => "not running",
     };
-    let time = |time: Option<jiff::Timestamp>| time.map_or_else(|| "never".into(), |time| time.to_string());
+    let time = |time: Option<jiff::Timestamp>| time.map_or_else(|| "never".into(), |time| here.stamp(time));
     let rate = if s.rate == 0 { "no limit".into() } else { format!("{} a second", Size(s.rate)) };
     [
         ("state", state.into()),
@@ -148,8 +149,8 @@ fn rows(s: &Scrub) -> [(&'static str, String); 11] {
     ]
 }
 
-fn details(scrub: &Scrub, damage: &[Damage]) -> String {
-    let mut text = properties(rows(scrub));
+fn details(scrub: &Scrub, damage: &[Damage], here: &Here) -> String {
+    let mut text = properties(rows(scrub, here));
     let ranges = damage.iter().flat_map(|d| d.ranges.iter().map(move |range| (d, range)));
     let row = |(d, range): (&Damage, &hindcast_api::DamagedRange)| {
         let owner = match &d.snapshot {
@@ -189,12 +190,13 @@ mod tests {
             Damage { volume: "db".into(), snapshot: None, ranges: ranges[..1].to_vec() },
             Damage { volume: "db".into(), snapshot: Some("s".into()), ranges },
         ];
-        let text = details(&scrub, &damage);
+        let here = Here::new(Some("UTC")).unwrap();
+        let text = details(&scrub, &damage, &here);
         assert!(text.contains("running") && text.contains("100 KiB of 200 KiB (50"), "{text}");
         assert!(
             text.contains("db@s") && text.ends_with("and 11 more ranges: -o json has all of them"),
             "{text}"
         );
-        assert!(!details(&scrub, &[]).contains("OFFSET"));
+        assert!(!details(&scrub, &[], &here).contains("OFFSET"));
     }
 }

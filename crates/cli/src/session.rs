@@ -58,10 +58,11 @@ pub(crate) struct Global {
         global = true,
         env = "HINDCAST_FINGERPRINT",
         value_name = "HEX",
+        value_parser = fingerprint,
         conflicts_with = "ca",
         help_heading = "Global options"
     )]
-    fingerprint: Option<Fingerprint>,
+    fingerprint: Option<Expected>,
 
     /// Seconds to wait for each answer, and for progress of a transfer [default: 60 for commands
     /// that only show, 330 for commands that change or transfer]
@@ -94,6 +95,15 @@ pub(crate) struct Global {
     output: Format,
 }
 
+/// The fingerprint on the command line. `None`: an empty variable, which counts as one that is not
+/// set.
+#[derive(Debug, Clone, Copy)]
+struct Expected(Option<Fingerprint>);
+
+fn fingerprint(text: &str) -> Result<Expected, String> {
+    if text.is_empty() { Ok(Expected(None)) } else { text.parse().map(|found| Expected(Some(found))) }
+}
+
 /// The server and the output format of a command.
 #[derive(Debug)]
 pub(crate) struct Session {
@@ -116,7 +126,7 @@ impl Global {
             Some(text) => text.parse().map_err(|e| Failure::usage(format!("--socket: {e}")))?,
             None => default_endpoint(Path::new(SYSTEM_SOCKET)),
         };
-        let token = match &self.token_file {
+        let token = match self.token_file.as_ref().filter(|path| !path.as_os_str().is_empty()) {
             Some(path) => Some(read_token(path)?),
             None => token_in_environment()?,
         };
@@ -125,8 +135,8 @@ impl Global {
                 "{endpoint}: everyone on the way could read the token; use https://, or a Unix socket, or give --plain"
             )));
         }
-        let trust = self.trust(&endpoint)?;
         let patience = self.timeout.map(Duration::from_secs);
+        let trust = self.trust(&endpoint, patience)?;
         let client = Client::new(endpoint, token)?.with_trust(trust).with_patience(patience);
         let zone = if self.utc { Some("UTC") } else { self.tz.as_deref().filter(|name| !name.is_empty()) };
         let here = Here { precise: self.precise, ..Here::new(zone)? };
@@ -136,16 +146,16 @@ impl Global {
 
 impl Global {
     /// Returns how the certificate of the server is verified.
-    fn trust(&self, endpoint: &Endpoint) -> Result<Option<Trust>, Failure> {
+    fn trust(&self, endpoint: &Endpoint, patience: Option<Duration>) -> Result<Option<Trust>, Failure> {
         let Endpoint::Tls(authority) = endpoint else { return Ok(None) };
-        if let Some(path) = &self.ca {
+        if let Some(path) = self.ca.as_ref().filter(|path| !path.as_os_str().is_empty()) {
             let failed = |why: String| Failure::usage(format!("--ca {}: {why}", path.display()));
             let pem = std::fs::read(path).map_err(|e| failed(e.to_string()))?;
             return Trust::authorities(&pem).map(Some).map_err(failed);
         }
         let fingerprint = match self.fingerprint {
-            Some(fingerprint) => fingerprint,
-            None => known_servers::fingerprint(authority)?,
+            Some(Expected(Some(fingerprint))) => fingerprint,
+            Some(Expected(None)) | None => known_servers::fingerprint(authority, patience)?,
         };
         Trust::fingerprint(fingerprint).map(Some).map_err(Failure::Failed)
     }

@@ -4,6 +4,7 @@ use crate::failure::Failure;
 use crate::group;
 use crate::listing::{Cell, Column, Listing};
 use crate::output::{list, properties, yes_no};
+use crate::recover::{announce, kept_by_rollback};
 use crate::rollback::How;
 use crate::select::{self, Pattern};
 use crate::session::Session;
@@ -328,6 +329,8 @@ pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
         }
         Command::Rollback { snapshot, how: How { force, undo_name, undo_keep } } => {
             let at = snapshot.address(session)?;
+            let kept = kept_by_rollback(undo_name.as_deref());
+            announce(session, "going back", (&at.volume, &at.name), &kept);
             let how = RollBack { undo: undo_name, undo_keep_seconds: undo_keep, force };
             let rolled = client.roll_back(&at.volume, &at.name, &how)?;
             output.show(&rolled, |r| {
@@ -443,12 +446,12 @@ fn labels_of(s: &Snapshot) -> String {
 fn details(s: &Snapshot, session: &Session) -> String {
     properties([
         ("snapshot", s.address()),
-        ("created", session.here.clock(s.created)),
+        ("created", session.here.stamp(s.created)),
         ("size", format!("{} ({} bytes)", Size(s.size), s.size)),
         ("after", s.parent.clone().unwrap_or_else(|| "-".into())),
         ("clones", if s.clones.is_empty() { "-".into() } else { s.clones.join(" ") }),
         ("writable", s.writable.clone().unwrap_or_else(|| "-".into())),
-        ("expires", s.expires.map_or_else(|| "-".into(), |at| session.here.clock(at))),
+        ("expires", s.expires.map_or_else(|| "-".into(), |at| session.here.stamp(at))),
         ("protected", yes_no(s.protected)),
         ("labels", labels_of(s)),
         ("unique", bytes(s.unique)),

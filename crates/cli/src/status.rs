@@ -4,14 +4,15 @@ use crate::failure::Failure;
 use crate::listing::span;
 use crate::output::{list, percent, properties};
 use crate::session::Session;
+use crate::when::Here;
 use hindcast_api::{Health, Limits, Protection, Size, Status};
 
 pub(crate) fn run(session: &Session) -> Result<(), Failure> {
-    session.output.show(&session.client.status()?, table)
+    session.output.show(&session.client.status()?, |status| table(status, &session.here))
 }
 
 /// Describes the state of the pool, and its problems.
-pub(crate) fn health(health: &Health) -> String {
+pub(crate) fn health(health: &Health, here: &Here) -> String {
     let mut text = health.state.name().to_owned();
     for problem in &health.problems {
         text.push_str(if text == health.state.name() { ": " } else { "; " });
@@ -20,7 +21,7 @@ pub(crate) fn health(health: &Health) -> String {
         }
         text.push_str(&format!("{} [{}]", problem.message, problem.code));
         if let Some(since) = problem.since {
-            text.push_str(&format!(" since {}", since.strftime("%Y-%m-%d %H:%M:%SZ")));
+            text.push_str(&format!(" since {}", here.stamp(since)));
         }
     }
     text
@@ -47,12 +48,12 @@ fn certificate(status: &Status) -> String {
     format!("SHA-256 {}{signer}", certificate.fingerprint)
 }
 
-fn table(status: &Status) -> String {
+fn table(status: &Status, here: &Here) -> String {
     let join = |list: &[String]| {
         if list.is_empty() { "none".into() } else { list.join(" ") }
     };
     properties([
-        ("health", health(&status.health)),
+        ("health", health(&status.health, here)),
         ("help", help(&status.health)),
         ("capacity", Size(status.capacity).to_string()),
         ("used", format!("{} ({})", Size(status.used), percent(status.used, status.capacity))),
@@ -66,7 +67,7 @@ fn table(status: &Status) -> String {
         ("api urls", join(&status.listeners.urls)),
         ("certificate", certificate(status)),
         ("data", status.data.clone()),
-        ("started", status.started.to_string()),
+        ("started", here.stamp(status.started)),
         ("server", format!("hindcast {} (pid {})", status.version, status.pid)),
     ]) + &protection(&status.protection)
 }

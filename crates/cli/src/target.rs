@@ -1,6 +1,7 @@
 //! `hindcast target`: what iSCSI initiators see, and which initiators may see it.
 
 use crate::failure::Failure;
+use crate::listing::{Cell, Column, Listing};
 use crate::output::{list, properties};
 use crate::session::Session;
 use clap::{ArgGroup, Args, Subcommand};
@@ -79,7 +80,7 @@ pub(crate) enum Command {
     },
     /// List all targets, including the targets of volumes
     #[command(alias = "ls")]
-    List,
+    List(Listing),
     /// Show one target with its LUNs, rules and sessions
     #[command(group = ArgGroup::new("which").required(true))]
     #[command(alias = "info")]
@@ -280,7 +281,7 @@ pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
     match command {
         Command::Create { name, alias } => output
             .show(&client.create_target(&CreateTarget { name, alias })?, |t| format!("created {}", t.name)),
-        Command::List => output.show(&client.targets()?, |targets| table(targets)),
+        Command::List(listing) => listing.show(session, client.targets()?, COLUMNS),
         Command::Show { which } => match which.name() {
             Some(name) => {
                 let target = client.target(name)?;
@@ -472,19 +473,16 @@ fn chap(chap: Option<&Chap>, without: &str) -> String {
     }
 }
 
-fn table(targets: &[Target]) -> String {
-    let rows = targets.iter().map(|t| {
-        vec![
-            t.name.clone(),
-            t.luns.len().to_string(),
-            access(t),
-            chap(t.chap.as_ref(), "-"),
-            t.sessions.len().to_string(),
-            state(t).to_owned(),
-        ]
-    });
-    list(&["TARGET", "LUNS", "ACCESS", "CHAP", "SESSIONS", "STATE"], &[1, 4], rows)
-}
+const COLUMNS: &[Column<Target>] = &[
+    Column { name: "target", usual: true, cell: |t| Cell::text(&t.name) },
+    Column { name: "luns", usual: true, cell: |t| Cell::number(t.luns.len() as u64) },
+    Column { name: "access", usual: true, cell: |t| Cell::text(access(t)) },
+    Column { name: "chap", usual: true, cell: |t| Cell::text(chap(t.chap.as_ref(), "-")) },
+    Column { name: "sessions", usual: true, cell: |t| Cell::number(t.sessions.len() as u64) },
+    Column { name: "state", usual: true, cell: |t| Cell::text(state(t)) },
+    Column { name: "volume", usual: false, cell: |t| Cell::text(t.volume.as_deref().unwrap_or("-")) },
+    Column { name: "alias", usual: false, cell: |t| Cell::text(t.alias.as_deref().unwrap_or("-")) },
+];
 
 fn details(t: &Target) -> String {
     let mut text = properties([

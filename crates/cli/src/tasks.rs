@@ -12,7 +12,10 @@ use std::time::Duration;
 const TASKS_EXAMPLES: &str = "\
 Examples:
   hindcast tasks
-  hindcast tasks stop flatten:db                 what was copied stays copied";
+  hindcast tasks stop flatten:db                 what was copied stays copied
+  hindcast tasks stop import:db                  db keeps what has arrived, and accepts writes again
+
+A task that has ended is listed for an hour: done, stopped or failed, and why.";
 
 const TOP_EXAMPLES: &str = "\
 Examples:
@@ -20,7 +23,7 @@ Examples:
   hindcast top --count 1 -o json                 the last second, for programs
   hindcast top --sort write-p99";
 
-/// List what the server does in the background
+/// List what the server does in the background, and what has ended in the last hour
 #[derive(Debug, Args)]
 #[command(after_help = TASKS_EXAMPLES, args_conflicts_with_subcommands = true)]
 pub(crate) struct Tasks {
@@ -82,12 +85,13 @@ const COLUMNS: &[Column<Task>] = &[
         usual: true,
         cell: |t| match t.seconds_left {
             Some(left) => Cell::Ordered(span(left as u64), left as u64),
-            None => Cell::text("-"),
+            None => Cell::Ordered("-".into(), u64::MAX),
         },
     },
     Column { name: "state", usual: true, cell: |t| Cell::text(t.state.name()) },
     Column { name: "why", usual: true, cell: |t| Cell::text(t.error.as_deref().unwrap_or("-")) },
     Column { name: "begun", usual: false, cell: |t| Cell::Time(Some(t.begun)) },
+    Column { name: "ended", usual: false, cell: |t| Cell::Time(t.ended) },
     Column { name: "kind", usual: false, cell: |t| Cell::text(&t.kind) },
     Column { name: "subject", usual: false, cell: |t| Cell::text(&t.subject) },
 ];

@@ -1,7 +1,7 @@
 //! `hindcast access token`: access tokens for programs that use the admin API.
 
 use crate::failure::Failure;
-use crate::output::list;
+use crate::listing::{Cell, Column, Listing};
 use crate::session::Session;
 use clap::Subcommand;
 use hindcast_api::{AccessToken, CreateToken, CreatedToken, Role, TimeSpan};
@@ -44,7 +44,7 @@ pub(crate) enum Command {
     },
     /// List the tokens: role, volumes, expiry and last use
     #[command(alias = "ls")]
-    List,
+    List(Listing),
     /// Revoke tokens; the server refuses them from now on
     #[command(alias = "rm")]
     Revoke {
@@ -62,7 +62,7 @@ pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
             let made = client.create_token(&CreateToken { name, role, volumes, views, expires_seconds })?;
             output.show(&made, |made: &CreatedToken| made.secret.clone())
         }
-        Command::List => output.show(&client.tokens()?, |all| table(session, all)),
+        Command::List(listing) => listing.show(session, client.tokens()?, COLUMNS),
         Command::Revoke { names } => {
             names.iter().try_for_each(|name| client.revoke_token(name))?;
             output.done(format_args!("revoked {}", names.join(" ")))
@@ -70,12 +70,19 @@ pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
     }
 }
 
-fn table(session: &Session, all: &[AccessToken]) -> String {
-    let time = |time: Option<jiff::Timestamp>| time.map_or_else(|| "never".into(), |t| session.here.clock(t));
-    let rows = all.iter().map(|token| {
-        let volumes = if token.volumes.is_empty() { "all".into() } else { token.volumes.join(",") };
-        let role = if token.views { format!("{}, views", token.role) } else { token.role.to_string() };
-        vec![token.name.clone(), role, volumes, time(token.expires), time(token.last_used)]
-    });
-    list(&["NAME", "ROLE", "VOLUMES", "EXPIRES", "LAST USE"], &[], rows)
+fn volumes(token: &AccessToken) -> String {
+    if token.volumes.is_empty() { "all".into() } else { token.volumes.join(",") }
 }
+
+fn role(token: &AccessToken) -> String {
+    if token.views { format!("{}, views", token.role) } else { token.role.to_string() }
+}
+
+const COLUMNS: &[Column<AccessToken>] = &[
+    Column { name: "name", usual: true, cell: |t| Cell::text(&t.name) },
+    Column { name: "role", usual: true, cell: |t| Cell::text(role(t)) },
+    Column { name: "volumes", usual: true, cell: |t| Cell::text(volumes(t)) },
+    Column { name: "expires", usual: true, cell: |t| Cell::Time(t.expires) },
+    Column { name: "last-use", usual: true, cell: |t| Cell::Time(t.last_used) },
+    Column { name: "created", usual: false, cell: |t| Cell::Time(Some(t.created)) },
+];

@@ -6,6 +6,7 @@ mod pictures;
 use crate::failure::Failure;
 use crate::output::properties;
 use crate::session::{Global, Session};
+use crate::when::Here;
 use clap::Subcommand;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use file::{Chosen, Loaded, Report};
@@ -148,14 +149,14 @@ pub(crate) fn run(command: Command, global: &Global) -> Result<(), Failure> {
 }
 
 fn show(session: &Session, ask: impl FnOnce(&Session) -> Result<Trace, Failure>) -> Result<(), Failure> {
-    session.output.show(&ask(session)?, status)
+    session.output.show(&ask(session)?, |trace| status(trace, &session.here))
 }
 
-fn status(trace: &Trace) -> String {
+fn status(trace: &Trace, here: &Here) -> String {
     let Some(path) = &trace.path else {
         return "there was no trace since the server started".to_owned();
     };
-    let time = |time: Option<jiff::Timestamp>| time.map_or_else(|| "-".into(), |time| time.to_string());
+    let time = |time: Option<jiff::Timestamp>| time.map_or_else(|| "-".into(), |time| here.stamp(time));
     let state = match (trace.running, trace.reason, &trace.error) {
         (true, ..) => "running".to_owned(),
         (false, Some(reason), None) => format!("ended: {}", reason.name()),
@@ -215,7 +216,8 @@ mod tests {
 
     #[test]
     fn what_the_status_tells() {
-        assert!(status(&Trace::default()).contains("no trace"));
+        let here = Here::new(Some("UTC")).unwrap();
+        assert!(status(&Trace::default(), &here).contains("no trace"));
         let mut trace = Trace {
             running: true,
             path: Some("/d/x.trace".into()),
@@ -223,11 +225,11 @@ mod tests {
             seconds: Some(60),
             ..Trace::default()
         };
-        let text = status(&trace);
+        let text = status(&trace, &here);
         assert!(text.contains("running") && text.contains("at 1 MiB, after 60 s"), "{text}");
         trace = Trace { running: false, reason: Some(TraceReason::Full), ..trace };
-        assert!(status(&trace).contains("ended: full\n"), "{}", status(&trace));
+        assert!(status(&trace, &here).contains("ended: full\n"), "{}", status(&trace, &here));
         trace.error = Some("no space".into());
-        assert!(status(&trace).contains("ended: full: no space"), "{}", status(&trace));
+        assert!(status(&trace, &here).contains("ended: full: no space"));
     }
 }

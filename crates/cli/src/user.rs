@@ -1,7 +1,7 @@
 //! `hindcast access user` and `hindcast access session`: people who log in with a password.
 
 use crate::failure::Failure;
-use crate::output::list;
+use crate::listing::{Cell, Column, Listing};
 use crate::password;
 use crate::session::Session;
 use clap::{Args, Subcommand};
@@ -31,7 +31,7 @@ pub(crate) enum Command {
     },
     /// List the users
     #[command(alias = "ls")]
-    List,
+    List(Listing),
     /// Remove users; their sessions end
     #[command(alias = "rm")]
     Remove {
@@ -60,7 +60,7 @@ pub(crate) enum Command {
 pub(crate) enum OfSessions {
     /// List the sessions: user, role, address and last use
     #[command(alias = "ls")]
-    List,
+    List(Listing),
     /// End sessions
     End {
         /// Identities, as session list shows them
@@ -93,7 +93,7 @@ pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
             let user = client.create_user(&CreateUser { name, role, password: password.read()? })?;
             output.done(format_args!("added {} with the role {}", user.name, user.role))
         }
-        Command::List => output.show(&client.users()?, |all| table(session, all)),
+        Command::List(listing) => listing.show(session, client.users()?, USERS),
         Command::Remove { names } => {
             names.iter().try_for_each(|name| client.remove_user(name))?;
             output.done(format_args!("removed {}", names.join(" ")))
@@ -113,7 +113,7 @@ pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
 pub(crate) fn of_sessions(command: OfSessions, session: &Session) -> Result<(), Failure> {
     let (client, output) = (&session.client, &session.output);
     match command {
-        OfSessions::List => output.show(&client.sessions()?, |all| sessions(session, all)),
+        OfSessions::List(listing) => listing.show(session, client.sessions()?, SESSIONS),
         OfSessions::End { ids } => {
             ids.iter().try_for_each(|id| client.end_session(id))?;
             output.done(format_args!("ended {}", ids.join(" ")))
@@ -121,23 +121,18 @@ pub(crate) fn of_sessions(command: OfSessions, session: &Session) -> Result<(), 
     }
 }
 
-fn table(session: &Session, all: &[User]) -> String {
-    let rows = all
-        .iter()
-        .map(|user| vec![user.name.clone(), user.role.to_string(), session.here.clock(user.created)]);
-    list(&["NAME", "ROLE", "CREATED"], &[], rows)
-}
+const USERS: &[Column<User>] = &[
+    Column { name: "name", usual: true, cell: |u| Cell::text(&u.name) },
+    Column { name: "role", usual: true, cell: |u| Cell::text(u.role.to_string()) },
+    Column { name: "created", usual: true, cell: |u| Cell::Time(Some(u.created)) },
+];
 
-fn sessions(session: &Session, all: &[ActiveSession]) -> String {
-    let rows = all.iter().map(|active| {
-        vec![
-            active.id.clone(),
-            active.name.clone(),
-            active.role.to_string(),
-            active.address.clone(),
-            session.here.clock(active.since),
-            session.here.clock(active.last_used),
-        ]
-    });
-    list(&["ID", "NAME", "ROLE", "ADDRESS", "SINCE", "LAST USE"], &[], rows)
-}
+const SESSIONS: &[Column<ActiveSession>] = &[
+    Column { name: "id", usual: true, cell: |s| Cell::text(&s.id) },
+    Column { name: "name", usual: true, cell: |s| Cell::text(&s.name) },
+    Column { name: "role", usual: true, cell: |s| Cell::text(s.role.to_string()) },
+    Column { name: "address", usual: true, cell: |s| Cell::text(&s.address) },
+    Column { name: "since", usual: true, cell: |s| Cell::Time(Some(s.since)) },
+    Column { name: "last-use", usual: true, cell: |s| Cell::Time(Some(s.last_used)) },
+    Column { name: "expires", usual: false, cell: |s| Cell::Time(Some(s.expires)) },
+];

@@ -1,6 +1,7 @@
 //! `hindcast view`: moments that stay for as long as somebody needs them.
 
 use crate::failure::Failure;
+use crate::group;
 use crate::listing::{Cell, Column, Listing, span};
 use crate::output::properties;
 use crate::session::Session;
@@ -14,6 +15,7 @@ Examples:
   hindcast view create db@-10m                           its addresses, and commands that use them
   hindcast view create db@10:41 --lease 8h --name audit
   hindcast view create db@-10m --last-flush              what clients had on stable storage then
+  hindcast view create shop@-10m                         of each volume of a group, at one moment
 
 A view is a read-only device. Its moment does not expire, also not when the history behind it does, \
 until the lease ends and no client uses it any more.";
@@ -30,7 +32,7 @@ pub(crate) enum Command {
     /// Fix a moment of a volume, and say how clients reach it
     #[command(after_help = CREATE_EXAMPLES)]
     Create {
-        /// Address of the moment: VOLUME@MOMENT
+        /// Address of the moment: VOLUME@MOMENT, or GROUP@MOMENT for all volumes of a group
         address: String,
         /// How long the view stays, at most 30d
         #[arg(long, value_name = "TIME", default_value = "1h")]
@@ -74,21 +76,44 @@ pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
                 let text = format!("{address:?} is no address of a moment: write VOLUME@MOMENT");
                 return Err(Failure::usage(text));
             };
-            let moment = session.moment(&When::parse(moment).map_err(Failure::usage)?)?;
+            let when = When::parse(moment).map_err(Failure::usage)?;
+            let volumes = group::volumes(session, vec![volume.to_owned()])?;
+            let moment = of_all(session, &volumes, &when)?;
             let new = CreateView { moment, lease_seconds: Some(lease.0.as_secs()), name, last_flush };
-            let view = client.create_view(volume, &new)?;
-            output.show(&view, |view| text(view, &session.here))
+            let views = volumes.iter().map(|volume| client.create_view(volume, &new));
+            let views = views.collect::<Result<Vec<View>, _>>()?;
+            match views.as_slice() {
+                [view] => output.show(view, |view| text(view, &session.here)),
+                _ => output.show(&views, |views| {
+                    let texts = views.iter().map(|view| text(view, &session.here));
+                    texts.collect::<Vec<_>>().join("\n\n")
+                }),
+            }
         }
         Command::Show { id } => output.show(&client.view(&id)?, |view| text(view, &session.here)),
         Command::Renew { id, lease } => {
             let view = client.renew_view(&id, &PatchView { lease_seconds: Some(lease.0.as_secs()) })?;
-            output.show(&view, |view| format!("view {id} stays until {}", session.here.clock(view.expires)))
+            output.show(&view, |view| format!("view {id} stays until {}", session.here.stamp(view.expires)))
         }
         Command::Delete { ids } => {
             ids.iter().try_for_each(|id| client.delete_view(id))?;
             output.done(format_args!("ended {}", ids.join(" ")))
         }
     }
+}
+
+/// Returns a moment in a form that means the same for all `volumes`. A time before now would be
+/// another one for each request, so it becomes the position that the pool had then.
+fn of_all(session: &Session, volumes: &[String], when: &When) -> Result<String, Failure> {
+    let moment = session.moment(when)?;
+    if volumes.len() == 1 || when.is_name() {
+        return Ok(moment);
+    }
+    let mut newest = 0;
+    for volume in volumes {
+        newest = newest.max(session.client.moment(volume, &moment)?.lsn);
+    }
+    Ok(format!("lsn:{newest}"))
 }
 
 fn text(view: &View, here: &Here) -> String {
@@ -98,7 +123,7 @@ fn text(view: &View, here: &Here) -> String {
         ("address", view.address.clone()),
         ("moment", here.said(view.time)),
         ("size", Size(view.size).to_string()),
-        ("lease", format!("until {}", here.clock(view.expires))),
+        ("lease", format!("until {}", here.stamp(view.expires))),
         ("clients", view.clients.to_string()),
     ]);
     for (kind, addresses) in [("nbd", &view.nbd), ("iscsi", &view.iscsi)] {

@@ -191,6 +191,18 @@ impl Here {
         }
     }
 
+    /// Returns a time for a line of its own: as in tables, with its offset from UTC.
+    pub(crate) fn stamp(&self, time: Timestamp) -> String {
+        match self.precise {
+            true => time.to_string(),
+            false => {
+                let offset = time.to_zoned(self.zone.clone()).offset();
+                let offset = if offset == Offset::UTC { "UTC".into() } else { offset_text(offset) };
+                format!("{} {offset}", self.clock(time))
+            }
+        }
+    }
+
     /// Returns the offset of times in tables from UTC: `+01:00`, or `UTC`.
     pub(crate) fn offset(&self) -> String {
         let offset = self.now.to_zoned(self.zone.clone()).offset();
@@ -315,6 +327,11 @@ mod tests {
         assert_eq!((&utc.clock(time)[..], &utc.offset()[..]), ("2026-11-25 05:48:30", "UTC"));
         let precise = Here { precise: true, ..here };
         assert_eq!((&precise.clock(time)[..], &precise.offset()[..]), ("2026-11-25T05:48:30.25Z", "UTC"));
+        assert_eq!(precise.stamp(time), "2026-11-25T05:48:30.25Z");
+        assert_eq!(berlin().stamp(time), "2026-11-25 06:48:30 +01:00");
+        // In summer, although it is winter now.
+        let summer: Timestamp = "2026-07-25T05:48:30Z".parse().unwrap();
+        assert_eq!(berlin().stamp(summer), "2026-07-25 07:48:30 +02:00");
         assert_eq!(offset_text(Offset::from_seconds(-12_600).unwrap()), "-03:30");
     }
 

@@ -157,7 +157,7 @@ impl State {
         self.rank(sample.stats);
         self.choose(long.is_some());
         self.now.clear();
-        let ReadTimes { all, mut of } = times(&|id| self.volumes.contains_key(id));
+        let ReadTimes { all, mut of, .. } = times(&|id| self.volumes.contains_key(id));
         for (id, stats) in sample.stats {
             let Some(points) = self.volumes.get_mut(id) else { continue };
             let counters = Counters { stats: *stats, times: of.remove(id).unwrap_or_default() };
@@ -334,7 +334,11 @@ mod tests {
     fn sample(state: &mut State, begin: Instant, second: u64, all: &[(u128, u64)]) {
         let all: Vec<_> = all.iter().map(|(id, writes)| (Uuid::from_u128(*id), stats(*writes))).collect();
         let sample = Sample { stats: &all, flying: &BTreeMap::new(), time: Timestamp::UNIX_EPOCH };
-        let times = |_: &dyn Fn(&Uuid) -> bool| ReadTimes { all: AllTimes::default(), of: BTreeMap::new() };
+        let times = |_: &dyn Fn(&Uuid) -> bool| ReadTimes {
+            all: AllTimes::default(),
+            by_protocol: Default::default(),
+            of: BTreeMap::new(),
+        };
         state.add(&sample, begin + Duration::from_secs(second), times);
     }
 

@@ -5,6 +5,7 @@ use crate::activity::Sampler;
 use crate::audit::Audit;
 use crate::backups::Backups;
 use crate::events::Events;
+use crate::exports_running::RunningExports;
 use crate::file_readers::FileReaders;
 use crate::freeze::VolumeHooks;
 use crate::groups::Groups;
@@ -71,6 +72,8 @@ pub(crate) struct App {
     pub(crate) sampler: Sampler,
     /// What was seen of background tasks.
     pub(crate) seen_tasks: SeenTasks,
+    /// The exports that run.
+    pub(crate) exports: RunningExports,
     /// Places for responses that go on.
     pub(crate) streams: Arc<StreamPlaces>,
     /// Whether the server stops. Responses without an end end then.

@@ -28,7 +28,8 @@ impl Id {
 impl App {
     /// Returns the clients of both protocols, NBD first, by age.
     pub(crate) fn clients(&self) -> Vec<ConnectedClient> {
-        let mut clients: Vec<ConnectedClient> = self.nbd.connections().iter().map(over_nbd).collect();
+        let mut clients: Vec<ConnectedClient> =
+            self.nbd.connections().iter().map(|connection| self.over_nbd(connection)).collect();
         for target in self.iscsi.targets() {
             clients.extend(target.sessions.iter().map(|session| over_iscsi(&target, session)));
         }
@@ -63,23 +64,28 @@ impl App {
         tracing::info!(event = "client.disconnected", client = id, "client disconnected by request");
         Ok(())
     }
-}
 
-fn over_nbd(connection: &ConnectionInfo) -> ConnectedClient {
-    let traffic = &connection.traffic;
-    ConnectedClient {
-        id: format!("nbd-{}", connection.id),
-        protocol: Protocol::Nbd,
-        addresses: vec![connection.peer.clone()],
-        initiator: None,
-        user: None,
-        tls: connection.tls,
-        exports: connection.export.iter().cloned().collect(),
-        age: connection.age.as_secs(),
-        requests: Command::ALL.iter().map(|command| traffic.requests_of(*command)).sum(),
-        read_bytes: traffic.bytes_read,
-        write_bytes: traffic.bytes_written,
-        in_flight: Some(traffic.in_flight),
+    fn over_nbd(&self, connection: &ConnectionInfo) -> ConnectedClient {
+        let traffic = &connection.traffic;
+        ConnectedClient {
+            id: format!("nbd-{}", connection.id),
+            protocol: Protocol::Nbd,
+            addresses: vec![connection.peer.clone()],
+            initiator: None,
+            user: None,
+            tls: connection.tls,
+            certificate: connection.common_name.as_ref().map(|name| format!("CN={name}")),
+            unix_user: connection.user.map(|uid| self.callers.user_name(uid)),
+            writable: connection.export.is_some().then_some(!connection.read_only),
+            exports: connection.export.iter().cloned().collect(),
+            age: connection.age.as_secs(),
+            requests: Command::ALL.iter().map(|command| traffic.requests_of(*command)).sum(),
+            reads: traffic.requests_of(Command::Read),
+            writes: traffic.requests_of(Command::Write),
+            read_bytes: traffic.bytes_read,
+            write_bytes: traffic.bytes_written,
+            in_flight: Some(traffic.in_flight),
+        }
     }
 }
 
@@ -92,12 +98,17 @@ fn over_iscsi(target: &Target, session: &TargetSession) -> ConnectedClient {
         initiator: Some(session.initiator.clone()),
         user: session.user.clone(),
         tls: false,
+        certificate: None,
+        unix_user: None,
+        writable: Some(!session.read_only),
         exports: seen.map(|lun| lun.source.clone()).collect(),
         age: session.age,
         requests: session.commands,
+        reads: session.reads,
+        writes: session.writes,
         read_bytes: session.read_bytes,
         write_bytes: session.write_bytes,
-        in_flight: None,
+        in_flight: Some(session.in_flight),
     }
 }
 

@@ -9,6 +9,7 @@ use crate::certificate::Certificates;
 use crate::config::Config;
 use crate::convert::error_body;
 use crate::events::Events;
+use crate::exports_running::RunningExports;
 use crate::file_readers::FileReaders;
 use crate::groups::Groups;
 use crate::held_names::HeldNames;
@@ -30,7 +31,7 @@ use crate::views::Views;
 use crate::web::{Web, WebConfig};
 use crate::{
     anchor_tuner, backups, data_directory, descriptors, live, logging, notices, open_pool, realtime,
-    scheduler, trash, view_requests, world,
+    scheduler, tasks, trash, view_requests, world,
 };
 use hindcast_api::{ErrorBody, ErrorKind, Size};
 use hindcast_engine::disk::{Dir, TraceEnd};
@@ -248,6 +249,7 @@ async fn run(
         latencies,
         sampler: Sampler::new(),
         seen_tasks: SeenTasks::default(),
+        exports: RunningExports::default(),
         streams: Arc::default(),
         stopping: watch::Sender::new(false),
         backups: Arc::new(Backups::open(&config.data, config.metadata_keep, config.metadata_interval)),
@@ -318,6 +320,7 @@ fn start_workers(app: &Arc<App>) -> Result<Vec<Worker>, ErrorBody> {
         anchor_tuner::start(app.pool.clone(), app.prices).map_err(|e| failed("anchor", e))?,
         backups::start(app.pool.clone(), app.backups.clone()).map_err(|e| failed("backup", e))?,
         live::start(app.clone()).map_err(|e| failed("live", e))?,
+        tasks::start(app.clone()).map_err(|e| failed("tasks", e))?,
         trash::start(app.clone()).map_err(|e| failed("trash", e))?,
         notices::start(app.clone()).map_err(|e| failed("notice", e))?,
         Worker::start("events", EVENTS_INTERVAL, move || events.save()).map_err(|e| failed("event", e))?,

@@ -56,6 +56,8 @@ struct State {
     /// The number of the newest event that is in a file.
     saved: u64,
     files: Option<Files>,
+    /// Directory of the files. `None`: events are in memory only.
+    directory: Option<PathBuf>,
 }
 
 /// What follows a number in the list of events.
@@ -96,6 +98,7 @@ impl Events {
             found.pop_front();
         }
         (state.saved, state.last) = (saved, last);
+        state.directory = files.as_ref().map(|files| files.directory.clone());
         (state.ring, state.files) = (found, files);
         drop(state);
         self.0.newest.send_replace(last);
@@ -117,11 +120,21 @@ impl Events {
         self.0.newest.send_replace(id);
     }
 
-    /// Returns at most `limit` events with numbers below `before`, newest first.
+    /// Returns at most `limit` events with numbers below `before`, newest first. It reads those
+    /// that are not in memory any more from the files.
     pub(crate) fn newest(&self, before: Option<u64>, limit: usize) -> Vec<Event> {
         let state = self.0.state.lock();
         let older = state.ring.iter().rev().filter(|event| before.is_none_or(|before| event.id < before));
-        older.take(limit).cloned().collect()
+        let mut found: Vec<Event> = older.take(limit).cloned().collect();
+        let edge = state.ring.front().map(|event| event.id).into_iter().chain(before).min();
+        let directory = state.directory.clone().filter(|_| found.len() < limit);
+        drop(state);
+        if let Some((directory, edge)) = directory.zip(edge) {
+            // What can't be read is as good as gone.
+            let more = older_in_files(&directory, edge, limit - found.len());
+            found.extend(more.unwrap_or_default());
+        }
+        found
     }
 
     /// Returns the events after a number.
@@ -277,6 +290,31 @@ impl Files {
         self.broken = false;
         Ok(())
     }
+}
+
+/// Returns at most `limit` events of the files with numbers below `before`, newest first.
+fn older_in_files(directory: &Path, before: u64, limit: usize) -> io::Result<Vec<Event>> {
+    let mut found: Vec<Event> = Vec::new();
+    for number in numbers(directory)?.into_iter().rev() {
+        if found.len() >= limit {
+            break;
+        }
+        // The oldest file may go at any time.
+        let Ok(file) = File::open(path(directory, number)) else { continue };
+        let lines = BufReader::new(file).split(b'\n').map_while(Result::ok);
+        let mut of_file: VecDeque<Event> = VecDeque::new();
+        for event in lines.filter_map(|line| serde_json::from_slice::<Event>(&line).ok()) {
+            if event.id >= before {
+                break;
+            }
+            of_file.push_back(event);
+            if of_file.len() > limit - found.len() {
+                of_file.pop_front();
+            }
+        }
+        found.extend(of_file.into_iter().rev());
+    }
+    Ok(found)
 }
 
 fn path(directory: &Path, number: u64) -> PathBuf {
@@ -445,6 +483,19 @@ mod tests {
         events.close();
         let again = Events::new();
         again.open(dir.path());
-        assert_eq!((again.last(), again.newest(None, RING + 1).len()), (events.last(), RING));
+        assert_eq!((again.last(), again.newest(None, RING).len()), (events.last(), RING));
+        // Older ones are in the files, page by page and all at once.
+        let all = again.newest(None, usize::MAX);
+        assert!(all.len() > RING && all.is_sorted_by(|one, next| one.id == next.id + 1), "{}", all.len());
+        let (mut paged, mut before) = (Vec::new(), None);
+        loop {
+            let page = again.newest(before, 1000);
+            before = page.last().map(|event| event.id);
+            if page.is_empty() {
+                break;
+            }
+            paged.extend(page);
+        }
+        assert_eq!(kinds(&paged), kinds(&all));
     }
 }

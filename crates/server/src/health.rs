@@ -48,6 +48,7 @@ impl App {
             warn(&mut health, code::SALVAGE, message);
             return health;
         }
+        self.note_nbd(&mut health);
         if let Some(message) = self.backups.problem(Timestamp::now()) {
             warn(&mut health, code::METADATA_BACKUP_OLD, message);
         }
@@ -103,6 +104,28 @@ impl App {
             }
         };
         volumes.into_iter().map(shown).collect()
+    }
+
+    /// Notes what the access rules mean for the NBD listeners that other machines reach. The
+    /// operator chose it, so the state stays as it is.
+    fn note_nbd(&self, health: &mut Health) {
+        let addresses = self.nbd.reachable().join(", ");
+        if addresses.is_empty() {
+            return;
+        }
+        let (code, message) = match self.nbd.is_open() {
+            true => {
+                let who =
+                    "every NBD client that reaches it uses all volumes without access rules (--nbd-open)";
+                (code::NBD_OPEN, format!("{addresses}: {who}"))
+            }
+            false if self.iscsi.nbd_rules().let_any_in() => return,
+            false => {
+                let who = "no access rule lets an NBD client in; see hindcast access allow";
+                (code::NBD_CLOSED, format!("{addresses}: {who}"))
+            }
+        };
+        health.problems.push(convert::problem(code, message));
     }
 
     fn warn_of_schedules(&self, health: &mut Health) {

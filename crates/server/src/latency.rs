@@ -8,6 +8,7 @@
 //! find their data in memory, one of [`TIMED`] is timed: two looks at the clock are a considerable
 //! part of such a read, and these reads are alike.
 
+use hindcast_api::Protocol;
 use hindcast_engine::device::{BlockDevice, DeviceInfo, StatusRun, WriteOp};
 use hindcast_engine::{Result, Volume};
 use parking_lot::Mutex;
@@ -218,24 +219,62 @@ impl Histograms {
     }
 }
 
+/// Times by the protocol of the clients: NBD, iSCSI.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct ByProtocol([AllTimes; 2]);
+
+impl ByProtocol {
+    pub(crate) fn of(&self, protocol: Protocol) -> &AllTimes {
+        let [nbd, iscsi] = &self.0;
+        match protocol {
+            Protocol::Nbd => nbd,
+            Protocol::Iscsi => iscsi,
+        }
+    }
+
+    fn add_to(&mut self, protocol: Protocol, times: &AllTimes) {
+        let [nbd, iscsi] = &mut self.0;
+        match protocol {
+            Protocol::Nbd => nbd.add(times),
+            Protocol::Iscsi => iscsi.add(times),
+        }
+    }
+
+    fn add(&mut self, other: &ByProtocol) {
+        self.0.iter_mut().zip(&other.0).for_each(|(sum, times)| sum.add(times));
+    }
+
+    /// Returns the times of all protocols together.
+    fn sum(&self) -> AllTimes {
+        let mut sum = AllTimes::default();
+        self.0.iter().for_each(|times| sum.add(times));
+        sum
+    }
+}
+
 /// The times of one volume.
 #[derive(Default)]
 struct OfVolume {
     /// Open devices.
-    open: Vec<Weak<Histograms>>,
+    open: Vec<(Protocol, Weak<Histograms>)>,
     /// Times of devices that were closed.
-    closed: AllTimes,
+    closed: ByProtocol,
 }
 
 impl OfVolume {
-    /// Adds the times of all devices, open or closed.
-    fn add_to(&self, sum: &mut AllTimes) {
-        sum.add(&self.closed);
-        self.open.iter().filter_map(Weak::upgrade).for_each(|open| sum.add(&open.read()));
+    /// Returns the times of all devices, open or closed.
+    fn read(&self) -> ByProtocol {
+        let mut sum = self.closed.clone();
+        for (protocol, open) in &self.open {
+            if let Some(open) = open.upgrade() {
+                sum.add_to(*protocol, &open.read());
+            }
+        }
+        sum
     }
 
     fn is_open(&self) -> bool {
-        self.open.iter().any(|open| open.strong_count() > 0)
+        self.open.iter().any(|(_, open)| open.strong_count() > 0)
     }
 }
 
@@ -244,7 +283,7 @@ impl OfVolume {
 struct OfAll {
     volumes: BTreeMap<Uuid, OfVolume>,
     /// Times of volumes that do not exist any more. The sum of all never falls.
-    ended: AllTimes,
+    ended: ByProtocol,
 }
 
 /// The times of all volumes. Copies share them.
@@ -254,36 +293,35 @@ pub(crate) struct Latencies(Arc<Mutex<OfAll>>);
 /// The times of some volumes, and the sum of all that there ever were.
 pub(crate) struct ReadTimes {
     pub(crate) all: AllTimes,
+    /// The sum of all, by protocol.
+    pub(crate) by_protocol: ByProtocol,
     pub(crate) of: BTreeMap<Uuid, AllTimes>,
 }
 
 impl Latencies {
     /// Returns a device whose requests are timed as requests of a volume.
-    pub(crate) fn timed(&self, volume: Uuid, device: Arc<Volume>) -> Arc<Timed> {
+    pub(crate) fn timed(&self, protocol: Protocol, volume: Uuid, device: Arc<Volume>) -> Arc<Timed> {
         let times = Arc::new(Histograms::new());
         let mut all = self.0.lock();
         let of = all.volumes.entry(volume).or_default();
-        of.open.retain(|open| open.strong_count() > 0);
-        of.open.push(Arc::downgrade(&times));
-        Arc::new(Timed { device, volume, times, all: self.clone() })
+        of.open.retain(|(_, open)| open.strong_count() > 0);
+        of.open.push((protocol, Arc::downgrade(&times)));
+        Arc::new(Timed { device, protocol, volume, times, all: self.clone() })
     }
 
     /// Returns the times of those volumes that are wanted and were opened since the start, and the
     /// sum of all.
     pub(crate) fn read(&self, wanted: impl Fn(&Uuid) -> bool) -> ReadTimes {
         let state = self.0.lock();
-        let (mut all, mut of) = (state.ended.clone(), BTreeMap::new());
+        let (mut by_protocol, mut of) = (state.ended.clone(), BTreeMap::new());
         for (id, volume) in &state.volumes {
+            let times = volume.read();
+            by_protocol.add(&times);
             if wanted(id) {
-                let mut times = AllTimes::default();
-                volume.add_to(&mut times);
-                all.add(&times);
-                of.insert(*id, times);
-            } else {
-                volume.add_to(&mut all);
+                of.insert(*id, times.sum());
             }
         }
-        ReadTimes { all, of }
+        ReadTimes { all: by_protocol.sum(), by_protocol, of }
     }
 
     /// Forgets volumes that do not exist any more. Their times stay in the sum of all.
@@ -302,6 +340,7 @@ impl Latencies {
 /// A device whose requests are timed.
 pub(crate) struct Timed {
     device: Arc<Volume>,
+    protocol: Protocol,
     volume: Uuid,
     times: Arc<Histograms>,
     all: Latencies,
@@ -320,8 +359,8 @@ impl Drop for Timed {
     fn drop(&mut self) {
         let mut all = self.all.0.lock();
         let of = all.volumes.entry(self.volume).or_default();
-        of.closed.add(&self.times.read());
-        of.open.retain(|open| !std::ptr::eq(open.as_ptr(), Arc::as_ptr(&self.times)));
+        of.closed.add_to(self.protocol, &self.times.read());
+        of.open.retain(|(_, open)| !std::ptr::eq(open.as_ptr(), Arc::as_ptr(&self.times)));
     }
 }
 
@@ -457,7 +496,7 @@ mod tests {
         let (_dir, pool) = testing::pool();
         let id = testing::create(&pool, "v").uuid;
         let all = Latencies::default();
-        let device = all.timed(id, pool.open_volume("v", false).unwrap());
+        let device = all.timed(Protocol::Nbd, id, pool.open_volume("v", false).unwrap());
         device.write(&mut [WriteOp::new(0, vec![1; 512].into())], false);
         let mut buf = [0; 512];
         let in_memory = (0..10).filter(|_| device.try_read(0, &mut buf).unwrap()).count();
@@ -472,8 +511,8 @@ mod tests {
         let (_dir, pool) = testing::pool();
         let id = testing::create(&pool, "v").uuid;
         let all = Latencies::default();
-        let open = || all.timed(id, pool.open_volume("v", false).unwrap());
-        let (one, two) = (open(), open());
+        let open = |protocol| all.timed(protocol, id, pool.open_volume("v", false).unwrap());
+        let (one, two) = (open(Protocol::Nbd), open(Protocol::Iscsi));
         one.flush().unwrap();
         let mut ops = [WriteOp::new(0, vec![1; 512].into()), WriteOp::new(512, vec![1; 512].into())];
         two.write(&mut ops, false);
@@ -481,6 +520,9 @@ mod tests {
         let counts = || Op::ALL.map(|op| all.read(|_| true).of[&id].of(op).count);
         let sums = |wanted: bool| Op::ALL.map(|op| all.read(|_| wanted).all.of(op).count);
         assert_eq!(counts(), [1, 2, 1, 0]);
+        let of = |protocol| Op::ALL.map(|op| all.read(|_| false).by_protocol.of(protocol).of(op).count);
+        let by_protocol = || (of(Protocol::Nbd), of(Protocol::Iscsi));
+        assert_eq!(by_protocol(), ([0, 0, 1, 0], [1, 2, 0, 0]));
         drop(one);
         all.retain(|_| false);
         assert_eq!(counts(), [1, 2, 1, 0], "a device is open");
@@ -491,5 +533,6 @@ mod tests {
         all.retain(|_| false);
         assert!(all.read(|_| true).of.is_empty());
         assert_eq!((sums(false), sums(true)), ([1, 2, 1, 0], [1, 2, 1, 0]), "the sum of all never falls");
+        assert_eq!(by_protocol(), ([0, 0, 1, 0], [1, 2, 0, 0]));
     }
 }

@@ -22,6 +22,7 @@ mod daemon;
 mod data_directory;
 mod descriptors;
 mod events;
+mod exports_running;
 mod file_readers;
 mod files;
 pub mod freeze;

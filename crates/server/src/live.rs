@@ -5,6 +5,7 @@ use crate::app::App;
 use crate::moments::volume_of;
 use crate::periodic::Worker;
 use hindcast_api::Live;
+use hindcast_target::iscsi::SessionInfo;
 use hindcast_target::nbd::ConnectionInfo;
 use jiff::Timestamp;
 use std::collections::{BTreeMap, BTreeSet};
@@ -22,7 +23,7 @@ impl App {
         let exists: BTreeSet<Uuid> = volumes.iter().map(|(id, _)| *id).collect();
         self.latencies.retain(|id| exists.contains(id));
         let connections = self.nbd.connections();
-        clients.tell(&connections, Instant::now());
+        clients.tell(present(&connections, &self.iscsi.sessions()), Instant::now());
         let flying = self.in_flight(&connections);
         let sample = Sample { stats: &volumes, flying: &flying, time };
         let (pool, rates) = self.sampler.add(&sample, |wanted| self.latencies.read(wanted));
@@ -45,14 +46,44 @@ impl App {
     }
 }
 
-/// The NBD clients that were there at the last look, and what was told of them.
+/// A client that uses something: an export of NBD, or a target of iSCSI.
+#[derive(Debug, Clone)]
+struct Present {
+    /// Its identity in the API.
+    client: String,
+    /// The export or the target.
+    used: String,
+    peer: String,
+    initiator: Option<String>,
+}
+
+/// Returns the clients that use something. A client that only lists exports or targets does not.
+fn present(connections: &[ConnectionInfo], sessions: &[SessionInfo]) -> Vec<Present> {
+    let over_nbd = connections.iter().filter_map(|connection| {
+        let (client, used) = (format!("nbd-{}", connection.id), connection.export.clone()?);
+        Some(Present { client, used, peer: connection.peer.clone(), initiator: None })
+    });
+    let over_iscsi = sessions.iter().filter_map(|session| {
+        let peers: Vec<String> = session.connections.iter().map(|c| c.peer.to_string()).collect();
+        Some(Present {
+            client: format!("iscsi-{}", session.tsih),
+            used: session.target.clone()?,
+            peer: peers.join(" "),
+            initiator: Some(session.initiator.clone()),
+        })
+    });
+    over_nbd.chain(over_iscsi).collect()
+}
+
+/// The clients that were there at the last look, and what was told of them.
 ///
-/// A client may come and go as often as it likes, so the events of each volume are limited. Those
-/// beyond the limit are counted, and told of in one event.
+/// A client may come and go as often as it likes, so the events of each volume and target are
+/// limited. Those beyond the limit are counted, and told of in one event.
 #[derive(Default)]
 struct SeenClients {
-    /// The exports of the connections. `None` before the first look.
-    known: Option<BTreeMap<u64, String>>,
+    /// The clients, by identity and initiator: a session may get the number of one that has ended.
+    /// `None` before the first look.
+    known: Option<BTreeMap<(String, Option<String>), Present>>,
     told: BTreeMap<String, Told>,
 }
 
@@ -78,30 +109,61 @@ const FOLDED: Duration = Duration::from_secs(600);
 impl SeenClients {
     /// Makes events of clients that came or went since the last look. Those that stayed for less
     /// than a second are not seen.
-    fn tell(&mut self, connections: &[ConnectionInfo], now: Instant) {
-        // A client that only lists exports uses none.
-        let using = |connection: &ConnectionInfo| Some((connection.id, connection.export.clone()?));
-        let here: BTreeMap<u64, String> = connections.iter().filter_map(using).collect();
-        let Some(before) = self.known.replace(here) else { return };
-        for connection in connections.iter().filter(|connection| !before.contains_key(&connection.id)) {
-            let (Some(export), peer) = (&connection.export, &connection.peer) else { continue };
-            if let Some(told) = self.told(export, now) {
+    fn tell(&mut self, clients: Vec<Present>, now: Instant) {
+        let key = |client: &Present| (client.client.clone(), client.initiator.clone());
+        let here: BTreeMap<_, Present> = clients.into_iter().map(|client| (key(&client), client)).collect();
+        let before = self.known.take();
+        for client in here.values().filter(|_| before.is_some()) {
+            if before.as_ref().is_some_and(|before| before.contains_key(&key(client))) {
+                continue;
+            }
+            if let Some(told) = self.told(&client.used, now) {
                 told.came += 1;
                 continue;
             }
-            let client = format!("nbd-{}", connection.id);
-            tracing::info!(event = "client.connected", export, client, peer, "an NBD client connected");
+            let Present { client, used, peer, initiator } = client;
+            match initiator {
+                None => {
+                    tracing::info!(
+                        event = "client.connected",
+                        export = used,
+                        client,
+                        peer,
+                        "an NBD client connected"
+                    );
+                }
+                Some(initiator) => {
+                    tracing::info!(
+                        event = "client.connected",
+                        target = used,
+                        client,
+                        initiator,
+                        peer,
+                        "an iSCSI initiator logged in"
+                    );
+                }
+            }
         }
-        let gone =
-            before.iter().filter(|(id, _)| !connections.iter().any(|connection| connection.id == **id));
-        for (id, export) in gone {
-            if let Some(told) = self.told(export, now) {
+        for (_, gone) in before.into_iter().flatten().filter(|(key, _)| !here.contains_key(key)) {
+            if let Some(told) = self.told(&gone.used, now) {
                 told.left_count += 1;
                 continue;
             }
-            let client = format!("nbd-{id}");
-            tracing::info!(event = "client.left", export, client, "an NBD client left");
+            let Present { client, used, initiator, .. } = gone;
+            match initiator {
+                None => tracing::info!(event = "client.left", export = used, client, "an NBD client left"),
+                Some(initiator) => {
+                    tracing::info!(
+                        event = "client.left",
+                        target = used,
+                        client,
+                        initiator,
+                        "an iSCSI initiator left"
+                    );
+                }
+            }
         }
+        self.known = Some(here);
         self.tell_of_many(now);
     }
 
@@ -125,7 +187,7 @@ impl SeenClients {
             let many = told.came + told.left_count > 0;
             if many && told.folded.is_none_or(|at| now.duration_since(at) >= FOLDED) {
                 let (came, left) = (std::mem::take(&mut told.came), std::mem::take(&mut told.left_count));
-                tracing::info!(event = "client.many", volume, came, left, "more NBD clients came and left");
+                tracing::info!(event = "client.many", volume, came, left, "more clients came and left");
                 told.folded = Some(now);
             }
             let is_new = told.left == BURST && told.came + told.left_count == 0;
@@ -155,19 +217,22 @@ mod tests {
             id,
             peer: "p".into(),
             age: Duration::ZERO,
+            read_only: false,
             tls: false,
+            common_name: None,
+            user: None,
             export: Some(export.into()),
             traffic: Traffic::default(),
         };
         tracing::subscriber::with_default(tracing_subscriber::registry().with(collector), || {
             let (mut clients, begin) = (SeenClients::default(), Instant::now());
-            clients.tell(&[], begin);
+            clients.tell(Vec::new(), begin);
             for second in 1..=3600 {
                 // A client of another moment each second.
                 let flapping = client(second, &format!("db@lsn:{second}"));
-                clients.tell(&[flapping], begin + Duration::from_secs(second));
+                clients.tell(present(&[flapping], &[]), begin + Duration::from_secs(second));
             }
-            clients.tell(&[client(5000, "other")], begin + Duration::from_secs(3601));
+            clients.tell(present(&[client(5000, "other")], &[]), begin + Duration::from_secs(3601));
             assert!(clients.told.len() == 2, "by volume, not by moment");
         });
         let found = events.newest(None, 10_000);
@@ -185,5 +250,40 @@ mod tests {
             of.map(|number| number.trim().parse::<u64>().unwrap()).sum()
         };
         assert!(told + count(", came") + count(", left") > 6000, "{told} {many:?}");
+    }
+
+    #[test]
+    fn log_ins_and_log_outs_of_initiators_are_events() {
+        let events = Events::new();
+        let collector = Collector(events.clone()).with_filter(only());
+        let session = |tsih, initiator: &str, target: Option<&str>| SessionInfo {
+            tsih,
+            initiator: initiator.into(),
+            initiator_alias: None,
+            isid: [0; 6],
+            target: target.map(str::to_owned),
+            portal_group: 1,
+            user: None,
+            nexus: std::sync::Weak::new(),
+            age: Duration::ZERO,
+            in_flight: 0,
+            keys: Vec::new(),
+            connections: Vec::new(),
+        };
+        tracing::subscriber::with_default(tracing_subscriber::registry().with(collector), || {
+            let (mut clients, now) = (SeenClients::default(), Instant::now());
+            clients.tell(Vec::new(), now);
+            let discovery = session(1, "iqn.x:a", None);
+            clients.tell(present(&[], &[discovery, session(2, "iqn.x:a", Some("iqn.t:db"))]), now);
+            // Another initiator has the number of the session that has ended.
+            clients.tell(present(&[], &[session(2, "iqn.x:b", Some("iqn.t:db"))]), now);
+            clients.tell(Vec::new(), now);
+        });
+        let told: Vec<(String, String)> =
+            events.newest(None, 10).into_iter().rev().map(|event| (event.kind, event.message)).collect();
+        let kinds: Vec<&str> = told.iter().map(|(kind, _)| kind.as_str()).collect();
+        assert_eq!(kinds, ["client.connected", "client.connected", "client.left", "client.left"]);
+        assert!(told[0].1.contains("logged in") && told[0].1.contains("iqn.x:a"), "{told:?}");
+        assert!(told[3].1.contains("iqn.x:b"), "{told:?}");
     }
 }

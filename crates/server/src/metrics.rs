@@ -5,6 +5,7 @@ use crate::app::App;
 use crate::convert;
 use crate::latency::{Op, ReadTimes};
 use crate::same::Same;
+use hindcast_api::Protocol;
 use hindcast_engine::cdp::CdpInfo;
 use hindcast_engine::disk::SyncPurpose;
 use hindcast_engine::pool::{
@@ -125,19 +126,30 @@ fn durations(out: &mut Out<'_>, times: &ReadTimes, volumes: &[VolumeInfo]) -> fm
     let help = "Time that devices take to carry out clients' requests.";
     let name = "hindcast_request_duration_seconds";
     let mut family = out.0.encode_descriptor(name, help, None, MetricType::Histogram)?;
-    for op in Op::ALL {
-        let (label, times) = ([("op", op.name())], times.all.of(op));
-        let mut encoder = family.encode_family(&label)?;
-        encoder.encode_histogram::<Label>(times.nanos as f64 / 1e9, times.count, &times.coarse(), None)?;
+    for protocol in [Protocol::Nbd, Protocol::Iscsi] {
+        for op in Op::ALL {
+            let label = [("protocol", protocol.name()), ("op", op.name())];
+            let times = times.by_protocol.of(protocol).of(op);
+            let mut encoder = family.encode_family(&label)?;
+            encoder.encode_histogram::<Label>(
+                times.nanos as f64 / 1e9,
+                times.count,
+                &times.coarse(),
+                None,
+            )?;
+        }
     }
-    let help = "Time that the volume took to carry out clients' requests, the sum of all.";
+    // One bucket: the number of series must not grow with the volumes and the buckets.
+    let help = "Time that the volume took to carry out clients' requests: the sum and the number.";
     let mut family =
-        out.0.encode_descriptor("hindcast_volume_request_seconds", help, None, MetricType::Counter)?;
+        out.0.encode_descriptor("hindcast_volume_request_seconds", help, None, MetricType::Histogram)?;
     for volume in volumes {
         let Some(times) = times.of.get(&volume.uuid) else { continue };
         let nanos: u64 = Op::ALL.iter().map(|op| times.of(*op).nanos).sum();
+        let count: u64 = Op::ALL.iter().map(|op| times.of(*op).count).sum();
         let label = [("volume", volume.name.clone())];
-        ConstCounter::new(nanos as f64 / 1e9).encode(family.encode_family(&label)?)?;
+        let mut encoder = family.encode_family(&label)?;
+        encoder.encode_histogram::<Label>(nanos as f64 / 1e9, count, &[(f64::MAX, count)], None)?;
     }
     Ok(())
 }

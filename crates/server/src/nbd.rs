@@ -6,7 +6,7 @@ use crate::convert;
 use crate::iscsi::{NbdAccess, NbdRules};
 use crate::latency::Latencies;
 use crate::moments::{self, Past};
-use hindcast_api::{Moment, Size};
+use hindcast_api::{Moment, Protocol, Size};
 use hindcast_engine::device::BlockDevice;
 use hindcast_engine::pool::{Pool, SnapshotInfo, VolumeInfo};
 use hindcast_engine::{Difference, Error, ErrorKind as EngineKind, Result, Volume};
@@ -110,7 +110,7 @@ impl Exports for PoolExports {
         }
         let read_only = self.pool.volume(&name)?.read_only || access == NbdAccess::ReadOnly;
         let volume = self.pool.open_volume(&name, read_only)?;
-        Ok(self.latencies.timed(volume.info().uuid, volume))
+        Ok(self.latencies.timed(Protocol::Nbd, volume.info().uuid, volume))
     }
 
     fn canonical(&self, name: &str) -> String {
@@ -209,7 +209,7 @@ impl PoolExports {
 
     /// Fails if the access is none. A refused client is logged.
     fn check(&self, name: &str, access: NbdAccess) -> Result<()> {
-        static REFUSED: Repeated = Repeated::new();
+        static REFUSED: Repeated = Repeated::events();
         match access {
             NbdAccess::ReadOnly | NbdAccess::ReadWrite => Ok(()),
             NbdAccess::Excluded => Err(Error::new(
@@ -219,6 +219,7 @@ impl PoolExports {
             NbdAccess::Refused => {
                 if let (Some(client), Some(turn)) = (&self.client, REFUSED.turn()) {
                     tracing::info!(
+                        event = "client.refused",
                         export = name,
                         client = client.address.map(tracing::field::display),
                         certificate = client.common_names.first(),
@@ -320,6 +321,14 @@ impl NbdTarget {
     /// reach.
     pub(crate) fn is_open(&self) -> bool {
         self.exports.open
+    }
+
+    /// Returns the addresses that other machines reach.
+    pub(crate) fn reachable(&self) -> Vec<String> {
+        let reachable = self.server.addresses().into_iter().filter(is_reachable);
+        reachable
+            .filter_map(|l| if let Listen::Tcp(address) = l { Some(address.to_string()) } else { None })
+            .collect()
     }
 
     /// Returns whether the server verifies certificates of clients.

@@ -1,118 +1,280 @@
-//! Progress of background tasks: rates, and the time that is left.
+//! Progress of background tasks: rates, the time that is left, and the tasks that have ended.
 
 use hindcast_api::{Task, TaskState};
 use jiff::Timestamp;
 use parking_lot::Mutex;
-use std::collections::BTreeMap;
-use std::time::Instant;
+use std::collections::{BTreeMap, VecDeque};
+use std::time::{Duration, Instant};
 
-/// What was seen of the tasks before. Rates come from it.
+/// Time for which a task is listed after its end.
+const KEPT: Duration = Duration::from_secs(3600);
+/// Number of tasks that are listed after their end.
+const MAX_KEPT: usize = 256;
+
+/// What was seen of the tasks before. Rates come from it, and the tasks that have ended.
 #[derive(Default)]
-pub(crate) struct SeenTasks(Mutex<BTreeMap<String, Seen>>);
+pub(crate) struct SeenTasks(Mutex<State>);
+
+#[derive(Default)]
+struct State {
+    going: BTreeMap<String, Seen>,
+    /// Tasks that have ended, the newest first.
+    ended: VecDeque<(Instant, Task)>,
+    /// How tasks end that a request stops, or that fail. Others are done.
+    ends: BTreeMap<String, End>,
+}
+
+/// How a task ends.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum End {
+    Done,
+    Stopped,
+    Failed(String),
+}
 
 /// A task when it was first seen.
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 struct Seen {
-    begun: Timestamp,
     at: Instant,
     done: u64,
     /// Bytes that were left then, for a task that only knows those.
     left: u64,
+    /// The task as it was last seen.
+    last: Task,
 }
 
 /// What a part of the server knows of a task. Progress is in bytes.
+#[derive(Clone)]
 pub(crate) struct Known {
     kind: &'static str,
     subject: String,
     progress: Progress,
     waits: Option<String>,
     can_stop: bool,
+    /// Whether the task is listed after its end.
+    stays: bool,
 }
 
+#[derive(Clone, Copy)]
 pub(crate) enum Progress {
     Done { done: u64, total: Option<u64> },
     Left(u64),
+    Unknown,
 }
 
 impl Known {
     /// Makes a task that a request can stop. With `waits` it waits for something.
     pub(crate) fn new(kind: &'static str, subject: &str, progress: Progress, waits: Option<String>) -> Known {
-        Known { kind, subject: subject.to_owned(), progress, waits, can_stop: true }
+        Known { kind, subject: subject.to_owned(), progress, waits, can_stop: true, stays: true }
     }
 
-    /// Makes it a task that no request can stop.
-    pub(crate) fn without_stop(self) -> Known {
-        Known { can_stop: false, ..self }
+    /// Makes a task of the server itself. No request can stop it, and it is not listed after its
+    /// end.
+    pub(crate) fn own(kind: &'static str, subject: &str) -> Known {
+        Known { can_stop: false, stays: false, ..Known::new(kind, subject, Progress::Unknown, None) }
+    }
+
+    fn id(&self) -> String {
+        format!("{}:{}", self.kind, self.subject)
     }
 }
 
 impl SeenTasks {
-    /// Returns tasks as the API has them. Forgets those that have ended.
-    pub(crate) fn shown(&self, known: Vec<Known>) -> Vec<Task> {
-        let mut seen = self.0.lock();
+    /// Registers a task that begins now, or goes on, so that its end is seen, however soon it
+    /// comes.
+    pub(crate) fn begun(&self, kind: &'static str, subject: &str) {
+        let known = Known::new(kind, subject, Progress::Done { done: 0, total: None }, None);
+        let mut state = self.0.lock();
+        state.ends.remove(&known.id());
+        state.going.entry(known.id()).or_insert_with(|| Seen::first(&known));
+    }
+
+    /// Registers how a task that goes on is going to end.
+    pub(crate) fn ends(&self, id: &str, end: End) {
+        let mut state = self.0.lock();
+        if state.going.contains_key(id) {
+            state.ends.insert(id.to_owned(), end);
+        }
+    }
+
+    /// Returns tasks as the API has them: those that go on, and then those that have ended, the
+    /// newest first. `exists` tells whether the subject of a task that has ended is still there; a
+    /// task whose subject is gone was stopped. `ended` gets the tasks that have ended since the
+    /// last call.
+    pub(crate) fn shown(
+        &self,
+        known: Vec<Known>,
+        exists: impl Fn(&Task) -> bool,
+        mut ended: impl FnMut(&Task),
+    ) -> Vec<Task> {
+        let mut state = self.0.lock();
+        let State { going, ends, .. } = &mut *state;
         let mut next = BTreeMap::new();
-        let (now, time) = (Instant::now(), Timestamp::now());
-        let shown = |known: Known| {
-            let id = format!("{}:{}", known.kind, known.subject);
-            let (done, left) = match known.progress {
-                Progress::Done { done, .. } => (done, 0),
-                Progress::Left(left) => (0, left),
-            };
-            let first = *seen.get(&id).unwrap_or(&Seen { begun: time, at: now, done, left });
-            next.insert(id.clone(), first);
-            let (done, total) = match known.progress {
-                Progress::Done { done, total } => (done, total),
-                Progress::Left(left) => (first.left.saturating_sub(left), Some(first.left.max(left))),
-            };
-            let (seconds, moved) =
-                (now.duration_since(first.at).as_secs_f64(), done.saturating_sub(first.done));
-            let rate = (seconds >= 1.0 && known.waits.is_none()).then(|| moved as f64 / seconds);
-            let left = total.map(|total| total.saturating_sub(done) as f64);
-            let seconds_left = rate.filter(|rate| *rate > 0.0).and_then(|rate| Some(left? / rate));
-            let state = if known.waits.is_some() { TaskState::Waiting } else { TaskState::Running };
-            Task {
-                id,
-                kind: known.kind.to_owned(),
-                subject: known.subject,
-                begun: first.begun,
-                done,
-                total,
-                rate,
-                seconds_left,
-                state,
-                error: known.waits,
-                can_stop: known.can_stop,
+        let mut tasks: Vec<Task> = Vec::with_capacity(known.len());
+        let mut lasting = Vec::new();
+        for known in known {
+            let id = known.id();
+            let mut seen = going.remove(&id).unwrap_or_else(|| Seen::first(&known));
+            seen.look(&known);
+            tasks.push(seen.last.clone());
+            if known.stays {
+                lasting.push((id, seen));
             }
+        }
+        next.extend(lasting);
+        let gone = std::mem::replace(going, next);
+        let by_itself = |seen: &Seen| if exists(&seen.last) { End::Done } else { End::Stopped };
+        let end = |(id, seen): (String, Seen)| {
+            let end = ends.remove(&id).unwrap_or_else(|| by_itself(&seen));
+            seen.ended(end)
         };
-        let tasks = known.into_iter().map(shown).collect();
-        *seen = next;
+        let gone: Vec<Task> = gone.into_iter().map(end).collect();
+        gone.iter().for_each(&mut ended);
+        let now = Instant::now();
+        for task in gone {
+            state.ended.push_front((now, task));
+        }
+        state.ended.truncate(MAX_KEPT);
+        state.ended.retain(|(at, _)| now.duration_since(*at) < KEPT);
+        tasks.extend(state.ended.iter().map(|(_, task)| task.clone()));
         tasks
+    }
+}
+
+impl Seen {
+    fn first(known: &Known) -> Seen {
+        let (done, left) = match known.progress {
+            Progress::Done { done, .. } => (done, 0),
+            Progress::Left(left) => (0, left),
+            Progress::Unknown => (0, 0),
+        };
+        let last = Task {
+            id: known.id(),
+            kind: known.kind.to_owned(),
+            subject: known.subject.clone(),
+            begun: Timestamp::now(),
+            ended: None,
+            done: 0,
+            total: None,
+            rate: None,
+            seconds_left: None,
+            state: TaskState::Running,
+            error: None,
+            can_stop: known.can_stop,
+        };
+        Seen { at: Instant::now(), done, left, last }
+    }
+
+    /// Takes over what is known of the task now.
+    fn look(&mut self, known: &Known) {
+        let (done, total) = match known.progress {
+            Progress::Done { done, total } => (done, total),
+            Progress::Left(left) => {
+                self.left = self.left.max(left);
+                (self.left - left, Some(self.left))
+            }
+            Progress::Unknown => (0, None),
+        };
+        let (seconds, moved) = (self.at.elapsed().as_secs_f64(), done.saturating_sub(self.done));
+        let moves = known.waits.is_none() && !matches!(known.progress, Progress::Unknown);
+        let rate = (seconds >= 1.0 && moves).then(|| moved as f64 / seconds);
+        let left = total.map(|total| total.saturating_sub(done) as f64);
+        let seconds_left = rate.filter(|rate| *rate > 0.0).and_then(|rate| Some(left? / rate));
+        let state = if known.waits.is_some() { TaskState::Waiting } else { TaskState::Running };
+        self.last = Task {
+            done,
+            total,
+            rate,
+            seconds_left,
+            state,
+            error: known.waits.clone(),
+            can_stop: known.can_stop,
+            ..self.last.clone()
+        };
+    }
+
+    /// Returns the task after its end.
+    fn ended(self, end: End) -> Task {
+        let (state, error) = match end {
+            End::Done => (TaskState::Done, None),
+            End::Stopped => (TaskState::Stopped, None),
+            End::Failed(why) => (TaskState::Failed, Some(why)),
+        };
+        let last = self.last;
+        let done = if state == TaskState::Done { last.total.unwrap_or(last.done) } else { last.done };
+        let ended = Some(Timestamp::now());
+        Task { done, state, error, ended, rate: None, seconds_left: None, can_stop: false, ..last }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
 
     #[test]
     fn rates_come_from_what_was_seen_before() {
         let seen = SeenTasks::default();
+        let shown = |known| seen.shown(known, |_| true, |_| {});
         let at = |done| vec![Known::new("flatten", "db", Progress::Done { done, total: Some(1000) }, None)];
-        let first = &seen.shown(at(100))[0];
+        let first = &shown(at(100))[0];
         assert_eq!((first.id.as_str(), first.rate, first.seconds_left), ("flatten:db", None, None));
-        for seen in seen.0.lock().values_mut() {
+        for seen in seen.0.lock().going.values_mut() {
             seen.at -= Duration::from_secs(10);
         }
-        let later = &seen.shown(at(300))[0];
+        let later = &shown(at(300))[0];
         assert_eq!(later.begun, first.begun);
         assert!(later.rate.is_some_and(|rate| (19.0..=20.0).contains(&rate)), "{:?}", later.rate);
         assert!(later.seconds_left.is_some_and(|left| (35.0..=37.0).contains(&left)), "{later:?}");
         // A drain knows only what is left.
         let left = |left| vec![Known::new("drain", "pv-0", Progress::Left(left), Some("a disk".into()))];
-        assert_eq!(seen.shown(left(50))[0].total, Some(50));
-        let drain = &seen.shown(left(20))[0];
+        assert_eq!(shown(left(50))[0].total, Some(50));
+        let drain = &shown(left(20))[0];
         assert_eq!((drain.done, drain.total, drain.state), (30, Some(50), TaskState::Waiting));
-        assert_eq!(seen.0.lock().len(), 1, "the other one has ended");
+        assert_eq!(seen.0.lock().going.len(), 1, "the other one has ended");
+    }
+
+    #[test]
+    fn a_task_is_listed_after_its_end() {
+        let seen = SeenTasks::default();
+        let mut told = Vec::new();
+        let mut look = |known| {
+            seen.shown(known, |task| task.subject != "gone", |task| told.push((task.id.clone(), task.state)))
+        };
+        let known = |kind, done| Known::new(kind, "db", Progress::Done { done, total: Some(10) }, None);
+        seen.begun("scrub", "pool");
+        look(vec![
+            known("flatten", 1),
+            known("import", 2),
+            known("drain", 3),
+            Known::own("dissolve", "pool"),
+        ]);
+        seen.ends("import:db", End::Failed("no space".into()));
+        seen.ends("drain:db", End::Stopped);
+        seen.ends("other:db", End::Stopped);
+        let all = look(Vec::new());
+        let of = |id: &str| all.iter().find(|task| task.id == id);
+        let end = |id: &str| of(id).map(|task| (task.state, task.done, task.error.as_deref()));
+        assert_eq!(end("flatten:db"), Some((TaskState::Done, 10, None)));
+        assert_eq!(end("import:db"), Some((TaskState::Failed, 2, Some("no space"))));
+        assert_eq!(end("drain:db"), Some((TaskState::Stopped, 3, None)));
+        assert_eq!(end("scrub:pool"), Some((TaskState::Done, 0, None)), "it ended before a look");
+        assert!(
+            of("dissolve:pool").is_none() && all.iter().all(|task| task.ended.is_some() && !task.can_stop)
+        );
+        look(vec![Known::new("flatten", "gone", Progress::Unknown, None)]);
+        assert_eq!(look(Vec::new())[0].state, TaskState::Stopped, "its volume was deleted or renamed");
+        // The same subject again.
+        let again = look(vec![known("drain", 0)]);
+        assert_eq!((again[0].state, again.len()), (TaskState::Running, 6));
+        assert_eq!(look(Vec::new())[0].state, TaskState::Done, "the stop was of the earlier one");
+        for n in 0..2 * MAX_KEPT {
+            look(vec![Known::new("export", &n.to_string(), Progress::Unknown, None)]);
+        }
+        assert_eq!(look(Vec::new()).len(), MAX_KEPT);
+        for (at, _) in &mut seen.0.lock().ended {
+            *at -= KEPT;
+        }
+        assert_eq!(look(Vec::new()), []);
+        assert_eq!(told.len(), 6 + 2 * MAX_KEPT);
     }
 }

@@ -18,13 +18,17 @@ pub(crate) mod code {
     pub(crate) const AUDIT_UNWRITABLE: &str = "audit-unwritable";
     /// The default address of the admin API belongs to another program.
     pub(crate) const API_ADDRESS_TAKEN: &str = "api-address-taken";
+    /// NBD clients of other machines use volumes without access rules.
+    pub(crate) const NBD_OPEN: &str = "nbd-open";
+    /// No access rule lets a client of another machine use a volume over NBD.
+    pub(crate) const NBD_CLOSED: &str = "nbd-closed";
     /// The newest backup of the metadata is older than two days, or does not exist.
     pub(crate) const METADATA_BACKUP_OLD: &str = "metadata-backup-old";
 }
 
 /// All codes. Critical: data, writes, or the taking of snapshots are affected now. Info: the server
 /// copes, or only a figure is exceeded.
-const SEVERITIES: [(&str, Severity); 32] = [
+const SEVERITIES: [(&str, Severity); 34] = [
     (engine::POISONED, Critical),
     (code::SALVAGE, Critical),
     (engine::CATALOG_DAMAGED, Critical),
@@ -57,6 +61,8 @@ const SEVERITIES: [(&str, Severity); 32] = [
     (engine::PV_STAMP, Warning),
     (engine::RESERVE_EXCEEDED, Info),
     (engine::EPOCHS_LOW, Info),
+    (code::NBD_OPEN, Info),
+    (code::NBD_CLOSED, Info),
 ];
 
 /// Returns the severity of a code. A code that the table does not have counts as a warning.

@@ -87,6 +87,7 @@ const SERVER: Layers<'_> = Layers {
         "latency",
         "activity",
         "progress",
+        "exports_running",
         "stream_places",
         "log_lines",
         "logging",

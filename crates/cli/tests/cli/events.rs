@@ -21,8 +21,10 @@ fn what_happens_is_listed_and_followed() {
         .arg(server.socket())
         .args(["events", "--follow", "--kind", "snapshot", "-o", "json"])
         .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
         .spawn()
         .unwrap();
+    let mut said = BufReader::new(child.stderr.take().unwrap()).lines();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     server.ok(&["snapshot", "create", "log@a"]);
     let mut next = || serde_json::from_str::<Value>(&lines.next().unwrap().unwrap()).unwrap();
@@ -31,11 +33,19 @@ fn what_happens_is_listed_and_followed() {
     assert_eq!((&first["kind"], &first["subject"]), (&json!("snapshot.created"), &json!("log")));
     server.ok(&["snapshot", "create", "log@b"]);
     assert!(next()["id"].as_u64() > first["id"].as_u64());
-    // A stop ends the stream, and the events are there after it.
+    // The events are there after a restart, and the command waits for it.
     assert_eq!(server.stop("-TERM"), Some(0));
-    child.wait().unwrap();
     let server = Server::start(dir.path());
-    assert_eq!(kinds(&server, &["--kind", "snapshot"]), ["snapshot.created", "snapshot.created"]);
+    let away = said.next().unwrap().unwrap();
+    assert!(away.starts_with("hindcast: ") && away.ends_with("; connecting again"), "{away}");
+    server.ok(&["snapshot", "create", "log@c"]);
+    assert_eq!(next()["kind"], "snapshot.created");
+    assert_eq!(said.next().unwrap().unwrap(), "hindcast: the server is there again");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    server.ok(&["snapshot", "delete", "log@c"]);
+    let all = ["snapshot.created", "snapshot.created", "snapshot.created", "snapshot.deleted"];
+    assert_eq!(kinds(&server, &["--kind", "snapshot"]), all);
     server.ok(&["volume", "delete", "db", "--force"]);
     assert_eq!(kinds(&server, &["--of", "db", "--since", "-1h"]), ["volume.created", "volume.trashed"]);
     let (code, message) = server.fails(&["events", "--since", "here"]);

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant, SystemTime};
 const ENDLESS: u64 = 4 << 30;
 
 /// Starts `hindcast import` and feeds it `head`, then zeros, until it takes no more.
-fn feed(mut child: Child, head: &[u8]) -> (i32, String, u64) {
+pub(crate) fn feed(mut child: Child, head: &[u8]) -> (i32, String, u64) {
     let mut input = child.stdin.take().unwrap();
     let zeros = vec![0; 1 << 20];
     let mut sent = 0;

@@ -94,3 +94,23 @@ fn a_schedule_of_a_group_follows_the_group() {
     server.ok(&["schedule", "delete", "often"]);
     server.ok(&["group", "delete", "shop"]);
 }
+
+/// What "ten seconds ago" means is settled once for all volumes of the group.
+#[test]
+fn a_view_of_a_group_is_of_one_moment() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path());
+    for name in ["a", "b"] {
+        server.ok(&["volume", "create", name, "--size", "1M", "--cdp", "parity"]);
+    }
+    server.ok(&["group", "create", "shop", "a", "b"]);
+    server.ok(&["mark", "shop", "here"]);
+    server.ok(&["mark", "b", "later"]);
+    let views = server.json(&["view", "create", "shop@-0s", "--name", "both"]);
+    assert_eq!(names(&views, "volume"), ["a", "b"]);
+    assert_eq!(views[0]["lsn"], views[1]["lsn"], "{views}");
+    let marked = server.json(&["view", "create", "shop@here"]);
+    assert_eq!(marked[0]["lsn"], marked[1]["lsn"], "{marked}");
+    assert_eq!(server.json(&["view", "list"]).as_array().unwrap().len(), 4);
+    assert!(server.json(&["view", "create", "a@here"])["id"].is_string(), "one volume is one view");
+}

@@ -245,7 +245,15 @@ fn nbd_clients_have_rules() {
     server.ok(&["volume", "create", "db", "--size", "1M"]);
     let access = |of: &[&str]| server.json(&[&["access", "list"], of].concat());
     assert_eq!(access(&[]), json!([{"rules": [], "unmatched": "refused", "unmatched_on_loopback": "open"}]));
+    let codes = |server: &Server| {
+        let health = server.json(&["status"])["health"].clone();
+        assert_eq!(health["state"], "healthy", "the operator chose it");
+        let problems = health["problems"].as_array().cloned().unwrap_or_default();
+        problems.iter().map(|problem| problem["code"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(codes(&server), ["nbd-closed"]);
     let added = server.ok(&["access", "allow", "db", "--nbd", "--address", "10.0.0.0/24,fd00::5"]);
+    assert_eq!(codes(&server), [""; 0]);
     assert_eq!(added.trim(), "db: read-write for 10.0.0.0/24 fd00::5");
     let first = ["--certificate", "CN=vm1", "--read-only", "--at", "1"];
     let added = server.run(&[&["access", "allow", "db", "--nbd"], &first[..]].concat());
@@ -270,4 +278,13 @@ fn nbd_clients_have_rules() {
     for bad in [["--certificate", "vm1"], ["--address", "10.0.0.1/8"], ["--at", "7"]] {
         assert_eq!(server.fails(&[&["access", "allow", "db", "--nbd"], &bad[..]].concat()).0, 2, "{bad:?}");
     }
+}
+
+#[test]
+fn an_open_nbd_listener_is_in_the_health() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start_with(dir.path(), &["--nbd", "0.0.0.0:0", "--nbd-open"]);
+    let problem = server.json(&["status"])["health"]["problems"][0].clone();
+    assert_eq!((&problem["code"], &problem["severity"]), (&json!("nbd-open"), &json!("info")));
+    assert!(problem["message"].as_str().unwrap().starts_with("0.0.0.0:"), "{problem}");
 }

@@ -2,10 +2,11 @@
 //! audit.
 
 use crate::server::{Server, failure, program};
+use crate::transport::{Reach, Way, Wire, send2, serving};
 use serde_json::{Value, json};
 use std::fs;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
@@ -40,13 +41,17 @@ pub(crate) fn answer(mut stream: impl Read) -> Answer {
 
 /// Sends a request over TCP. `headers` are whole lines.
 pub(crate) fn send(
-    address: SocketAddr,
+    reach: impl Into<Reach>,
     method: &str,
     path: &str,
     headers: &[&str],
     body: Option<&Value>,
 ) -> Answer {
-    let mut stream = TcpStream::connect(address).unwrap();
+    let reach = reach.into();
+    if reach.way == Way::Http2 {
+        return send2(reach.address, method, path, headers, body);
+    }
+    let mut stream = Wire::connect(reach).unwrap();
     let body = body.map(Value::to_string).unwrap_or_default();
     let mut head =
         format!("{method} {path} HTTP/1.1\r\nConnection: close\r\nContent-Length: {}\r\n", body.len());
@@ -79,7 +84,7 @@ pub(crate) fn token(server: &Server, name: &str, role: &str, more: &[&str]) -> S
 }
 
 /// Every route of the API, with parameters filled in: (method, template, path).
-fn routes(address: SocketAddr) -> Vec<(String, String, String)> {
+fn routes(address: Reach) -> Vec<(String, String, String)> {
     let document = send(address, "GET", "/api/v1/openapi.json", &[], None).json();
     let mut routes = Vec::new();
     for (template, item) in document["paths"].as_object().unwrap() {
@@ -135,8 +140,12 @@ fn least(method: &str, template: &str) -> &'static str {
 
 #[test]
 fn each_role_may_use_its_routes_and_no_others() {
+    Way::ALL.into_iter().for_each(roles_over);
+}
+
+fn roles_over(way: Way) {
     let dir = tempfile::tempdir().unwrap();
-    let (server, address) = with_tcp(dir.path(), &[]);
+    let (server, address) = serving(way, dir.path(), &[]);
     let names = ["metrics", "replicate", "viewer", "operator", "admin"];
     let tokens = names.map(|role| token(&server, role, role, &[]));
     let covers = |role: &str, least: &str| match least {
@@ -169,8 +178,12 @@ fn each_role_may_use_its_routes_and_no_others() {
 
 #[test]
 fn a_token_has_a_scope_an_expiry_and_an_end() {
+    Way::ALL.into_iter().for_each(scope_over);
+}
+
+fn scope_over(way: Way) {
     let dir = tempfile::tempdir().unwrap();
-    let (server, address) = with_tcp(dir.path(), &[]);
+    let (server, address) = serving(way, dir.path(), &[]);
     for volume in ["db", "db1", "log"] {
         server.ok(&["volume", "create", volume, "--size", "1M"]);
     }
@@ -215,7 +228,7 @@ fn user(server: &Server, dir: &Path, name: &str, role: &str, password: &str) {
     server.ok(&["access", "user", "add", name, "--role", role, "--password-file", file.to_str().unwrap()]);
 }
 
-fn log_in(address: SocketAddr, name: &str, password: &str) -> Answer {
+fn log_in(address: impl Into<Reach>, name: &str, password: &str) -> Answer {
     let body = json!({"name": name, "password": password});
     send(address, "POST", "/api/v1/session", &[], Some(&body))
 }
@@ -229,8 +242,12 @@ fn cookie(answer: &Answer) -> String {
 
 #[test]
 fn a_session_is_for_pages_of_this_server_only() {
+    Way::ALL.into_iter().for_each(session_over);
+}
+
+fn session_over(way: Way) {
     let dir = tempfile::tempdir().unwrap();
-    let (server, address) = with_tcp(dir.path(), &["--api-host", "storage.example"]);
+    let (server, address) = serving(way, dir.path(), &["--api-host", "storage.example"]);
     user(&server, dir.path(), "anna", "operator", "correct horse");
     assert_eq!(log_in(address, "anna", "wrong horse!").status, 401);
     let begun = log_in(address, "anna", "correct horse");
@@ -242,6 +259,9 @@ fn a_session_is_for_pages_of_this_server_only() {
         assert!(begun.header(name).is_some(), "{name}");
     }
     assert_eq!(begun.header("cache-control"), Some("no-store"));
+    let set = begun.header("set-cookie").unwrap();
+    assert_eq!(set.starts_with("__Host-"), way.is_tls(), "{set}");
+    assert_eq!(set.contains("; Secure"), way.is_tls(), "{set}");
     let cookie = cookie(&begun);
     let who = send(address, "GET", "/api/v1/session", &[&cookie], None);
     assert_eq!((who.status, who.json()["name"].as_str()), (200, Some("anna")));
@@ -251,8 +271,10 @@ fn a_session_is_for_pages_of_this_server_only() {
         let body = json!({"name": name, "size": 1 << 20});
         send(address, "POST", "/api/v1/volumes", &[&[cookie.as_str()], more].concat(), Some(&body)).status
     };
-    let origin = format!("Origin: http://{address}");
-    let host = format!("Host: {address}");
+    let (at, scheme) = (address.address, address.scheme());
+    let origin = format!("Origin: {scheme}://{at}");
+    let host = format!("Host: {at}");
+    let other_scheme = format!("Origin: {}://{at}", if way.is_tls() { "http" } else { "https" });
     assert_eq!(create("v1", &["Sec-Fetch-Site: same-origin"]), 201);
     assert_eq!(create("v2", &[&origin, &host]), 201);
     for foreign in [
@@ -261,6 +283,7 @@ fn a_session_is_for_pages_of_this_server_only() {
         &["Sec-Fetch-Site: same-site"],
         &["Origin: http://evil.example"],
         &["Origin: null"],
+        &[&other_scheme, &host],
     ] {
         assert_eq!(create("v3", foreign), 403, "{foreign:?}");
     }
@@ -275,7 +298,7 @@ fn a_session_is_for_pages_of_this_server_only() {
         send(address, "GET", "/api/v1/session", &[&cookie, &format!("Host: {host}")], None).status
     };
     assert_eq!(named("evil.example"), 421);
-    assert_eq!(named(&format!("evil.example:{}", address.port())), 421);
+    assert_eq!(named(&format!("evil.example:{}", at.port())), 421);
     for good in ["localhost", "storage.example:8440", "127.0.0.1"] {
         assert_eq!(named(good), 200, "{good}");
     }
@@ -300,8 +323,12 @@ fn cookie_of(answer: Answer) -> String {
 
 #[test]
 fn guessing_a_password_is_slow() {
+    Way::ALL.into_iter().for_each(guessing_over);
+}
+
+fn guessing_over(way: Way) {
     let dir = tempfile::tempdir().unwrap();
-    let (server, address) = with_tcp(dir.path(), &[]);
+    let (server, address) = serving(way, dir.path(), &[]);
     user(&server, dir.path(), "anna", "viewer", "correct horse");
     let wrong = log_in(address, "anna", "wrong horse!");
     let unknown = log_in(address, "nobody", "wrong horse!");
@@ -320,10 +347,15 @@ fn guessing_a_password_is_slow() {
 
 #[test]
 fn a_link_is_good_once() {
+    Way::ALL.into_iter().for_each(link_over);
+}
+
+fn link_over(way: Way) {
     let dir = tempfile::tempdir().unwrap();
-    let (server, address) = with_tcp(dir.path(), &[]);
+    let (server, address) = serving(way, dir.path(), &[]);
     let url = server.ok(&["console"]);
-    let secret = url.trim().strip_prefix(&format!("http://{address}/#link=")).unwrap();
+    let begin = format!("{}://{}/#link=", address.scheme(), address.address);
+    let secret = url.trim().strip_prefix(&begin).unwrap();
     let follow = |link: &str| send(address, "POST", "/api/v1/session", &[], Some(&json!({"link": link})));
     let begun = follow(secret);
     assert_eq!((begun.status, begun.json()["role"].as_str()), (201, Some("admin")));
@@ -374,6 +406,15 @@ fn the_audit_has_what_changed_and_who_was_refused() {
         ]
     );
     assert_eq!(all[2]["asked"], body);
+    // A request without credentials is no event: a page asks so whether it has a session.
+    let refused = server.json(&["events", "--kind", "access.refused"]);
+    let statuses: Vec<bool> = refused
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|event| event["message"].as_str().unwrap().contains("status 403"))
+        .collect();
+    assert_eq!(statuses, [true, false], "{refused}");
     assert!(all[3]["error"].as_str().unwrap().contains("role admin"));
     assert_eq!(server.json(&["audit", "--who", "ci", "--since", "-1h"]).as_array().unwrap().len(), 2);
     assert!(server.ok(&["audit"]).contains("DELETE /api/v1/volumes/v"));

@@ -1,7 +1,10 @@
 //! Limits on what clients can take from the server, and from each other: connections, threads, and
 //! files of the host.
 
-use crate::server::{Server, failure, program, read_response};
+use crate::identity::{answer, send};
+use crate::server::{Server, failure, program};
+use crate::transport::{Reach, Way, Wire, connect2, request2, run, serving};
+use hyper::body::Incoming;
 use serde_json::json;
 use std::fs;
 use std::io::{Read, Write};
@@ -13,32 +16,18 @@ use std::time::{Duration, Instant};
 
 const TOKEN: &str = "0123456789abcdef";
 
-/// A server that listens on TCP, too; where.
-fn with_tcp(dir: &Path, args: &[&str]) -> (Server, SocketAddr) {
+/// A server that listens on TCP, too, and has a token of its operator; how to reach it there.
+fn with_token(way: Way, dir: &Path, args: &[&str]) -> (Server, Reach) {
     let token = dir.join("token");
     fs::write(&token, TOKEN).unwrap();
-    let unix = format!("unix:{}", dir.join("pool/hindcast.sock").display());
-    let token = token.to_str().unwrap();
-    let ours = ["--api", &unix, "--api", "127.0.0.1:0", "--api-token-file", token];
-    let server = Server::start_with(&dir.join("pool"), &[&ours, args].concat());
-    let status = server.json(&["status"]);
-    let listeners = status["listeners"]["api"].as_array().unwrap();
-    let address = listeners.iter().find_map(|l| l.as_str()?.parse().ok()).unwrap();
-    (server, address)
+    serving(way, dir, &[&["--api-token-file", token.to_str().unwrap()], args].concat())
 }
 
 /// A request with the token over TCP.
-fn post(address: SocketAddr, path: &str, body: &serde_json::Value) -> (u16, String) {
-    let mut stream = TcpStream::connect(address).unwrap();
-    let body = body.to_string();
-    write!(
-        stream,
-        "POST /api/v1{path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nAuthorization: Bearer {TOKEN}\r\n\
-         Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
-        body.len()
-    )
-    .unwrap();
-    read_response(stream)
+fn post(reach: Reach, path: &str, body: &serde_json::Value) -> (u16, String) {
+    let token = format!("Authorization: Bearer {TOKEN}");
+    let answer = send(reach, "POST", &format!("/api/v1{path}"), &[&token], Some(body));
+    (answer.status, answer.body)
 }
 
 /// An NBD client that opens an export and then says nothing.
@@ -106,49 +95,109 @@ fn a_server_without_descriptors_for_clients_does_not_start() {
 
 #[test]
 fn silent_connections_over_tcp_keep_nobody_from_the_socket_or_the_port() {
+    Way::ALL.into_iter().for_each(silence_over);
+}
+
+/// Clients that ask for what needs no token, again and again, and take no answer. What keeps their
+/// connections open.
+fn unread(reach: Reach) -> Box<dyn std::any::Any> {
+    if reach.way != Way::Http2 {
+        let request = b"GET /api/v1/openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(200);
+        let asked = (0..60).filter_map(|_| {
+            let mut wire = Wire::connect(reach).ok()?;
+            wire.tcp.set_write_timeout(Some(Duration::from_millis(20))).unwrap();
+            let _ = wire.write(&request);
+            Some(wire)
+        });
+        return Box::new(asked.collect::<Vec<_>>());
+    }
+    let (stop, stopped) = std::sync::mpsc::channel::<()>();
+    let (ready, begun) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        run(async {
+            let (mut all, mut responses): (Vec<_>, Vec<hyper::Response<Incoming>>) = Default::default();
+            for _ in 0..30 {
+                let (mut sender, ended) = connect2(reach.address).await;
+                for _ in 0..8 {
+                    let request = request2("GET", "/api/v1/openapi.json", &[], String::new());
+                    // A connection may have made room for another one.
+                    responses.extend(sender.send_request(request).await.ok());
+                }
+                all.push((sender, ended));
+            }
+            ready.send(()).unwrap();
+            while stopped.try_recv() != Err(std::sync::mpsc::TryRecvError::Disconnected) {
+                tokio::time::sleep(Duration::from_millis(50)).await;
+            }
+        });
+    });
+    begun.recv().unwrap();
+    Box::new(stop)
+}
+
+fn silence_over(way: Way) {
     let dir = tempfile::tempdir().unwrap();
-    let (server, address) = with_tcp(dir.path(), &[]);
-    let held: Vec<TcpStream> = (0..300).map(|_| TcpStream::connect(address).unwrap()).collect();
-    // Others ask for what needs no token, again and again, and take no answer.
-    let asked: Vec<TcpStream> = (0..60)
-        .map(|_| {
-            let mut stream = TcpStream::connect(address).unwrap();
-            let request = b"GET /api/v1/openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n".repeat(200);
-            stream.set_write_timeout(Some(Duration::from_millis(20))).unwrap();
-            let _ = stream.write(&request);
-            stream
-        })
-        .collect();
+    let (server, address) = with_token(way, dir.path(), &[]);
+    // Each has completed its handshake, or lost its place to a later one during it.
+    let held: Vec<Wire> = (0..300).filter_map(|_| Wire::connect(address).ok()).collect();
+    assert!(held.len() > 100, "{way:?}: {}", held.len());
+    let asked = unread(address);
     for _ in 0..20 {
         let begun = Instant::now();
         server.ok(&["status"]);
         assert!(begun.elapsed() < Duration::from_secs(5));
     }
-    assert_eq!(post(address, "/volumes", &json!({"name": "v", "size": 1 << 20})).0, 201);
+    assert_eq!(post(address, "/volumes", &json!({"name": "v", "size": 1 << 20})).0, 201, "{way:?}");
     drop((held, asked));
 }
 
 #[test]
 fn a_request_without_the_token_ends_its_connection() {
+    for way in Way::TEXT {
+        let dir = tempfile::tempdir().unwrap();
+        let (_server, address) = with_token(way, dir.path(), &[]);
+        let mut wire = Wire::connect(address).unwrap();
+        wire.write_all(b"GET /api/v1/status HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
+        assert_eq!(answer(wire).status, 401, "{way:?}"); // reads to the end
+    }
     let dir = tempfile::tempdir().unwrap();
-    let (_server, address) = with_tcp(dir.path(), &[]);
-    let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-    stream.write_all(b"GET /api/v1/status HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
-    let (code, _) = read_response(stream); // reads to the end
-    assert_eq!(code, 401);
+    let (_server, reach) = with_token(Way::Http2, dir.path(), &[]);
+    run(async {
+        let (mut sender, ended) = connect2(reach.address).await;
+        let request = request2("GET", "/api/v1/status", &[], String::new());
+        assert_eq!(sender.send_request(request).await.unwrap().status(), 401);
+        tokio::time::timeout(Duration::from_secs(10), ended).await.unwrap().unwrap();
+    });
+}
+
+/// A request over HTTP/2 has one name of the server and one token, or it is refused.
+#[test]
+fn over_http2_a_request_has_one_host_and_one_token() {
+    let dir = tempfile::tempdir().unwrap();
+    let (_server, reach) = with_token(Way::Http2, dir.path(), &[]);
+    let (right, wrong) = (format!("Authorization: Bearer {TOKEN}"), "Authorization: Bearer x");
+    let ask = |headers: &[&str]| send(reach, "GET", "/api/v1/status", headers, None).status;
+    assert_eq!(ask(&[&right]), 200);
+    for twice in [[&right, wrong], [wrong, &right], [&right, &right]] {
+        assert_eq!(ask(&twice), 400, "{twice:?}");
+    }
+    assert_eq!(ask(&[&right, "Host: localhost", "Host: localhost"]), 200, "both say the same");
+    for other in ["evil.example", "127.0.0.1"] {
+        let other = format!("Host: {other}");
+        assert_eq!(ask(&[&right, "Host: localhost", &other]), 400, "{other}");
+        assert_eq!(ask(&[&right, "Host: localhost", "Host: localhost", &other]), 400, "{other}");
+    }
+    assert_eq!(ask(&[&right, "Host: evil.example"]), 421);
 }
 
 /// Statuses of all answers to these pieces, the text of them, and how long they took after the last
 /// piece. The client leaves its end open.
 fn answers<'a>(
-    address: SocketAddr,
+    reach: Reach,
     pieces: impl IntoIterator<Item = &'a str>,
     pause: Duration,
 ) -> (Vec<u16>, String, Duration) {
-    let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_nodelay(true).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(40))).unwrap();
+    let mut stream = Wire::connect(reach).unwrap();
     for (n, piece) in pieces.into_iter().enumerate() {
         if n > 0 {
             std::thread::sleep(pause);
@@ -173,8 +222,12 @@ fn creation() -> (String, &'static str) {
 /// Each would be two requests to some, and one to others. The bad byte is behind the bar.
 #[test]
 fn requests_that_end_in_two_places_are_refused() {
+    Way::TEXT.into_iter().for_each(two_ends_over);
+}
+
+fn two_ends_over(way: Way) {
     let dir = tempfile::tempdir().unwrap();
-    let (server, address) = with_tcp(dir.path(), &[]);
+    let (server, address) = with_token(way, dir.path(), &[]);
     let next =
         format!("GET /api/v1/pool HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {TOKEN}\r\n\r\n");
     let (post, json) = creation();
@@ -225,34 +278,38 @@ fn requests_that_end_in_two_places_are_refused() {
 
 #[test]
 fn a_head_without_an_end_is_refused() {
-    let dir = tempfile::tempdir().unwrap();
-    let (_server, address) = with_tcp(dir.path(), &[]);
-    let piece = "a".repeat(4096);
-    let pieces = ["GET /healthz HTTP/1.1\r\nX: "].into_iter().chain([&*piece; 16]).chain(["a"]);
-    let (statuses, text, took) = answers(address, pieces, Duration::from_millis(5));
-    assert_eq!(statuses, [400], "{text}");
-    assert!(took < Duration::from_secs(2), "{took:?}");
+    for way in Way::TEXT {
+        let dir = tempfile::tempdir().unwrap();
+        let (_server, address) = with_token(way, dir.path(), &[]);
+        let piece = "a".repeat(4096);
+        let pieces = ["GET /healthz HTTP/1.1\r\nX: "].into_iter().chain([&*piece; 16]).chain(["a"]);
+        let (statuses, text, took) = answers(address, pieces, Duration::from_millis(5));
+        assert_eq!(statuses, [400], "{way:?}: {text}");
+        assert!(took < Duration::from_secs(2), "{took:?}");
+    }
 }
 
 /// From 127.0.0.`host`: a request with a token; the answer's status.
-fn ask_from(host: u8, port: u16, token: &str) -> u16 {
+fn ask_from(host: u8, reach: Reach, token: &str) -> u16 {
     use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
     let socket = socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
     bind(&socket, &SocketAddr::from(([127, 0, 0, host], 0))).unwrap();
-    connect(&socket, &SocketAddr::from(([127, 0, 0, 1], port))).unwrap();
-    let mut stream = TcpStream::from(socket);
-    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    connect(&socket, &reach.address).unwrap();
+    let mut stream = Wire::over(TcpStream::from(socket), reach.way).unwrap();
     let request = "GET /api/v1/status HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n";
     write!(stream, "{request}Authorization: Bearer {token}\r\n\r\n").unwrap();
-    read_response(stream).0
+    answer(stream).status
 }
 
 /// As behind a proxy: all come from one address.
 #[test]
 fn who_guesses_the_token_waits_and_keeps_nobody_else_out() {
+    Way::TEXT.into_iter().for_each(guesses_over);
+}
+
+fn guesses_over(way: Way) {
     let dir = tempfile::tempdir().unwrap();
-    let (server, address) = with_tcp(dir.path(), &[]);
-    let port = address.port();
+    let (server, port) = with_token(way, dir.path(), &[]);
     let begun = Instant::now();
     assert_eq!(ask_from(1, port, "0123456789abcdeX"), 401);
     assert!(begun.elapsed() >= Duration::from_secs(1), "{:?}", begun.elapsed());
@@ -288,6 +345,10 @@ fn who_guesses_the_token_waits_and_keeps_nobody_else_out() {
 
 #[test]
 fn over_tcp_no_path_of_the_host_is_named_unless_the_configuration_says_where() {
+    Way::ALL.into_iter().for_each(host_paths_over);
+}
+
+fn host_paths_over(way: Way) {
     let dir = tempfile::tempdir().unwrap();
     let (images, secret) = (dir.path().join("images"), dir.path().join("secret"));
     fs::create_dir(&images).unwrap();
@@ -297,12 +358,12 @@ fn over_tcp_no_path_of_the_host_is_named_unless_the_configuration_says_where() {
     symlink(&secret, images.join("out")).unwrap();
     symlink("../secret", images.join("up")).unwrap();
     symlink("disk", images.join("within")).unwrap();
-    let origin = |address, path: &Path| {
+    let origin = |address: Reach, path: &Path| {
         let name = format!("v{}", path.file_name().unwrap().to_string_lossy());
         post(address, "/volumes", &json!({"name": name, "origin": path, "size": 0})).0
     };
     {
-        let (server, address) = with_tcp(dir.path(), &[]);
+        let (server, address) = with_token(way, dir.path(), &[]);
         assert_eq!(origin(address, &images.join("disk")), 403);
         assert_eq!(post(address, "/pool/pvs", &json!({"path": "pv-1.img", "size": 64 << 20})).0, 403);
         assert_eq!(post(address, "/pool/backups", &json!({"path": images})).0, 403);
@@ -312,7 +373,7 @@ fn over_tcp_no_path_of_the_host_is_named_unless_the_configuration_says_where() {
         // The socket is its owner's.
         server.ok(&["volume", "create", "own", "--origin", secret.to_str().unwrap()]);
     }
-    let (server, address) = with_tcp(dir.path(), &["--allow-path", images.to_str().unwrap()]);
+    let (server, address) = with_token(way, dir.path(), &["--allow-path", images.to_str().unwrap()]);
     for (path, code) in [("disk", 201), ("within", 201), ("out", 403), ("up", 403), ("none", 404)] {
         assert_eq!(origin(address, &images.join(path)), code, "{path}");
     }
@@ -333,7 +394,7 @@ fn over_tcp_no_path_of_the_host_is_named_unless_the_configuration_says_where() {
 #[test]
 fn no_name_leads_to_the_servers_own_files() {
     let dir = tempfile::tempdir().unwrap();
-    let (server, _) = with_tcp(dir.path(), &[]);
+    let (server, _) = with_token(Way::Plain, dir.path(), &[]);
     server.ok(&["target", "create", "t"]);
     let links = dir.path().join("links");
     fs::create_dir(&links).unwrap();
@@ -371,16 +432,49 @@ fn a_size_that_is_refused_leaves_no_file() {
 /// The server would wait for a FIFO that no process writes to.
 #[test]
 fn no_path_blocks_the_api_or_the_stop() {
+    Way::ALL.into_iter().for_each(fifo_over);
+}
+
+fn fifo_over(way: Way) {
     let dir = tempfile::tempdir().unwrap();
-    let server = Server::start(&dir.path().join("pool"));
-    let fifo = dir.path().join("fifo");
+    let images = dir.path().join("images");
+    fs::create_dir(&images).unwrap();
+    let (server, reach) = with_token(way, dir.path(), &["--allow-path", images.to_str().unwrap()]);
+    let fifo = images.join("fifo");
     assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    let begun = Instant::now();
     for _ in 0..16 {
         let (code, _) = server.fails(&["volume", "create", "v", "--origin", fifo.to_str().unwrap()]);
         assert_eq!(code, 2);
+        assert_eq!(post(reach, "/volumes", &json!({"name": "v", "origin": fifo, "size": 0})).0, 400);
     }
     assert_eq!(server.http("GET", "/healthz", "").0, 200);
+    assert_eq!(send(reach, "GET", "/healthz", &[], None).status, 200);
     assert_eq!(server.stop("-TERM"), Some(0));
+    assert!(begun.elapsed() < Duration::from_secs(30), "{:?}", begun.elapsed());
+}
+
+/// A probe has no token, so it learns no names.
+#[test]
+fn a_probe_learns_no_names() {
+    for way in Way::ALL {
+        let dir = tempfile::tempdir().unwrap();
+        let (server, reach) = with_token(way, dir.path(), &[]);
+        server.ok(&["volume", "create", "sekrit", "--size", "1M"]);
+        server.ok(&["schedule", "create", "hourly", "sekrit", "--every", "10s"]);
+        server.ok(&["volume", "delete", "sekrit"]);
+        let end = Instant::now() + Duration::from_secs(30);
+        loop {
+            let answer = send(reach, "GET", "/healthz", &["Host: probe.example"], None);
+            assert_eq!(answer.status, 200, "{way:?}");
+            assert!(!answer.body.contains("sekrit"), "{}", answer.body);
+            if answer.body == "warning\nschedule-failing\n" {
+                break;
+            }
+            assert!(Instant::now() < end, "{}", answer.body);
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
 }
 
 #[test]

@@ -25,6 +25,20 @@ pub(crate) fn program() -> Command {
     command
 }
 
+/// A script that ends in the program.
+fn shell(script: &str) -> Command {
+    let program = program();
+    let mut shell = Command::new("sh");
+    shell.args(["-c", script]).arg(program.get_program());
+    for (name, value) in program.get_envs() {
+        match value {
+            Some(value) => shell.env(name, value),
+            None => shell.env_remove(name),
+        };
+    }
+    shell
+}
+
 /// A running server; killed when dropped.
 pub(crate) struct Server {
     child: Child,
@@ -51,16 +65,14 @@ impl Server {
 
     /// One that may have so many files open.
     pub(crate) fn start_limited(dir: &Path, files: u32, args: &[&str]) -> Server {
-        let program = program();
-        let mut shell = Command::new("sh");
-        shell.args(["-c", &format!(r#"ulimit -n {files}; exec "$0" "$@""#)]).arg(program.get_program());
-        for (name, value) in program.get_envs() {
-            match value {
-                Some(value) => shell.env(name, value),
-                None => shell.env_remove(name),
-            };
-        }
-        Self::started(shell, dir, args)
+        Self::started(shell(&format!(r#"ulimit -n {files}; exec "$0" "$@""#)), dir, args)
+    }
+
+    /// One that logs to a file. `args` have the option `--log`.
+    pub(crate) fn start_logged(dir: &Path, log: &Path, args: &[&str]) -> Server {
+        let mut command = shell(r#"exec "$0" "$@" 2>"$TEST_LOG""#);
+        command.env("TEST_LOG", log);
+        Self::started(command, dir, args)
     }
 
     fn started(mut command: Command, dir: &Path, args: &[&str]) -> Server {
@@ -69,9 +81,11 @@ impl Server {
         // Only one server of this machine can have the default address.
         let chosen = args.contains(&"--api") || command.get_envs().any(|(name, _)| name == DEFAULT);
         let listen: &[&str] = if chosen { &[] } else { &["--api", &socket] };
+        let log: &[&str] = if args.contains(&"--log") { &[] } else { &["--log", "warn"] };
         let child = command
-            .args(["serve", "--pool-size", "64M", "--journal-size", "16M", "--log", "warn", "--data"])
+            .args(["serve", "--pool-size", "64M", "--journal-size", "16M", "--data"])
             .arg(dir)
+            .args(log)
             .args(create)
             .args(listen)
             .args(args)
@@ -153,9 +167,14 @@ pub(crate) fn read_response(mut stream: impl Read) -> (u16, String) {
     (head.split(' ').nth(1).unwrap().parse().unwrap(), body.to_owned())
 }
 
-/// The exit code of a failed command, and its message, which has to be one line.
+/// The exit code of a failed command, and its message, which has to be one line. Before it may be
+/// the line that says which moment the command understood.
 pub(crate) fn failure(output: Output) -> (i32, String) {
-    let text = String::from_utf8(output.stderr).unwrap();
+    let all = String::from_utf8(output.stderr).unwrap();
+    let text = match all.split_once('\n') {
+        Some((said, rest)) if said.contains(", lsn:") && !said.starts_with("hindcast: ") => rest.to_owned(),
+        _ => all,
+    };
     assert!(text.starts_with("hindcast: ") && text.trim_end().lines().count() == 1, "{text:?}");
     (output.status.code().unwrap(), text)
 }

@@ -4,6 +4,7 @@
 //! which background step comes next. The parts of a pool are in [`crate::core::Core`]. The state of
 //! background work is in [`crate::destage::Destager`].
 
+mod busy;
 pub(crate) mod cdp;
 mod clock;
 pub(crate) mod control;

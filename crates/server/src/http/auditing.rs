@@ -6,9 +6,11 @@ use crate::app::App;
 use crate::audit::{EntryTurn, without_secrets};
 use crate::identity::principal::Principal;
 use axum::extract::{MatchedPath, Request};
-use axum::http::StatusCode;
+use axum::http::header::AUTHORIZATION;
+use axum::http::{Method, StatusCode};
 use axum::response::{IntoResponse, Response};
 use hindcast_api::{AuditEntry, ErrorBody, ErrorKind};
+use hindcast_target::Repeated;
 use jiff::Timestamp;
 use serde_json::Value;
 use std::sync::Arc;
@@ -26,6 +28,9 @@ pub(super) struct Audited {
     method: String,
     route: String,
     subject: String,
+    /// Whether the request has a token or logs in. Others have no credentials, as those of a page
+    /// that asks whether it has a session.
+    has_credentials: bool,
     /// The caller, as soon as it is known.
     pub(super) caller: Option<Arc<Principal>>,
     /// The body, as soon as it was read.
@@ -38,6 +43,8 @@ impl Audited {
     pub(super) fn new(request: &Request) -> Audited {
         let guest = request.extensions().get::<Arc<Guest>>().and_then(|guest| guest.address());
         let route = request.extensions().get::<MatchedPath>().map_or("", MatchedPath::as_str);
+        let has_token = request.headers().contains_key(AUTHORIZATION);
+        let logs_in = request.method() == Method::POST && route.ends_with("/session");
         let subject = request.uri().path_and_query().map_or("", |path| path.as_str());
         Audited {
             begun: Instant::now(),
@@ -45,6 +52,7 @@ impl Audited {
             method: request.method().as_str().into(),
             route: route.into(),
             subject: subject.chars().take(MAX_SUBJECT).collect(),
+            has_credentials: has_token || logs_in,
             caller: None,
             asked: None,
             turn: None,
@@ -89,6 +97,7 @@ impl Audited {
             let turn = app.audit.refusals.turn(self.caller.as_ref(), Instant::now());
             let Some(left_out) = turn else { return response };
             suppressed = (left_out > 0).then_some(left_out);
+            self.tell_of_refusal(status);
         }
         let turn = self.turn.take();
         let Err(why) = app.audit.record(self.entry(&response, suppressed), turn).await else {
@@ -99,6 +108,24 @@ impl Audited {
         }
         let message = format!("write the audit: {why}; the request itself was carried out");
         ApiError::new(ErrorKind::Io, message).into_response()
+    }
+
+    /// Makes an event of a refused request, if there is room for one.
+    fn tell_of_refusal(&self, status: StatusCode) {
+        static REFUSED: Repeated = Repeated::events();
+        if !is_refused(status) || (self.caller.is_none() && !self.has_credentials) {
+            return;
+        }
+        let Some(turn) = REFUSED.turn() else { return };
+        tracing::info!(
+            event = "access.refused",
+            peer = self.address,
+            who = self.caller.as_ref().map(|caller| caller.name.as_str()),
+            request = format_args!("{} {}", self.method, self.route),
+            status = status.as_u16(),
+            suppressed = turn.suppressed(),
+            "a request to the admin API was refused"
+        );
     }
 }
 

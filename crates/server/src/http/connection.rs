@@ -9,6 +9,7 @@ use axum::body::Body;
 use hindcast_target::Repeated;
 use hyper::Request;
 use hyper::body::Incoming;
+use hyper::header::CONNECTION;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
@@ -21,7 +22,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio_rustls::TlsAcceptor;
 
 /// Time that a client over a Unix socket has to send the head of a request, and between requests.
@@ -93,6 +94,8 @@ impl Attendance {
         let pacing = Pacing::default();
         // The clients of the Unix socket speak HTTP/1.1, and have a share of the connections.
         let paced = arrival.local.is_some().then(|| pacing.clone());
+        let refused = Arc::new(Notify::new());
+        let refusing = refused.clone();
         let service = service_fn(move |request: Request<Incoming>| {
             counted.fetch_add(1, Ordering::Relaxed);
             let mut request = request.map(|body| Body::new(TimedBody::new(body)));
@@ -101,8 +104,13 @@ impl Attendance {
             extensions.insert(peer.clone());
             extensions.insert(arrival);
             let (answer, paced) = (service.call(request), paced.clone());
+            let refusing = refusing.clone();
             async move {
-                let answer = answer.await?;
+                let mut answer = answer.await?;
+                // HTTP/2 has no such header.
+                if http2 && answer.headers_mut().remove(CONNECTION).is_some_and(|value| value == "close") {
+                    refusing.notify_one();
+                }
                 Ok::<_, Infallible>(match paced {
                     Some(pacing) => answer.map(|body| pacing.paced(body)),
                     None => answer,
@@ -128,6 +136,7 @@ impl Attendance {
                 }
                 _ = stopped.changed(), if !closing => closing = true,
                 () = &mut idle, if !closing => closing = true,
+                () = refused.notified(), if !closing => closing = true,
                 // HTTP/1.1 has the time limit of its stream.
                 () = &mut stalled, if http2 => {
                     tracing::debug!("an admin connection is closed, because its client does not read a response");

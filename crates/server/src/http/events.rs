@@ -1,7 +1,7 @@
 //! The route of events: a page of them, or a stream that goes on.
 
 use super::error::{ApiError, Json, Query};
-use super::shared::Shared;
+use super::shared::{Shared, blocking};
 use super::streams::{Feed, Sent, StreamCaller, stream};
 use crate::app::App;
 use crate::events::Events;
@@ -60,7 +60,9 @@ async fn events(
         let text = format!("list events: limit must be at most {MAX_EVENTS}");
         return Err(ApiError::new(ErrorKind::Invalid, text));
     }
-    Ok(Json(app.events.newest(query.before, limit as usize)).into_response())
+    // Old events are in files.
+    let newest = move |app: &App| Ok(Json(app.events.newest(query.before, limit as usize)).into_response());
+    blocking(&app, newest).await
 }
 
 /// Returns the number of the last event that a client has seen, as it says when it connects again.

@@ -4,6 +4,7 @@ use super::error::{ApiError, Json, Path};
 use super::shared::{Shared, blocking};
 use crate::app::App;
 use crate::convert;
+use crate::progress::End;
 use axum::extract::State;
 use axum::http::StatusCode;
 use hindcast_api::{ErrorBody, Flatten, FlattenProgress, Flattening, VolumeOrigin};
@@ -51,6 +52,7 @@ async fn flatten(
 ) -> Result<(StatusCode, Json<Flattening>), ApiError> {
     blocking(&app, move |app| {
         app.pool.flatten_volume(&volume, how.rate)?;
+        app.seen_tasks.begun("flatten", &volume);
         tracing::info!(event = "flatten.began", volume, rate = how.rate, "flattening started");
         Ok((StatusCode::ACCEPTED, Json(state(app, &volume)?)))
     })
@@ -64,6 +66,7 @@ async fn flatten(
 async fn stop_flattening(State(app): Shared, Path(volume): Path<String>) -> Result<StatusCode, ApiError> {
     blocking(&app, move |app| {
         app.pool.stop_flatten(&volume)?;
+        app.seen_tasks.ends(&format!("flatten:{volume}"), End::Stopped);
         tracing::info!(event = "flatten.stopped", volume, "flattening stopped");
         Ok(StatusCode::NO_CONTENT)
     })

@@ -3,10 +3,12 @@
 use super::answers::{finish, hold};
 use super::auditing::{Audited, not_ready};
 use super::caller::{Arrival, Key, Peer, unknown};
+use super::described::Described;
 use super::error::ApiError;
 use super::guests::{Guest, through};
 use super::roles::{self, Needs, Row, VIEW, VOLUME_OF_VIEW};
 use super::room::AnswerRoom;
+use super::selection::Selection;
 use super::withhold::Withhold;
 use super::{by_uuid, cookie, origin};
 use crate::app::App;
@@ -46,6 +48,8 @@ pub(super) struct RouteGuard {
     pub(super) door: Door,
     /// Room for the responses of all listeners.
     pub(super) room: Arc<AnswerRoom>,
+    /// What the description of the API says of responses.
+    pub(super) described: Arc<Described>,
 }
 
 impl RouteGuard {
@@ -68,12 +72,20 @@ impl RouteGuard {
         // away.
         let held = request.extensions().get::<Arc<Held>>().cloned().unwrap_or_default();
         let work = async move {
-            let response = match self.check(row, request, (&held, &mut audited)).await {
-                Ok(request) => {
+            let checked = self.check(row, request, (&held, &mut audited)).await;
+            let selected = checked.and_then(|mut request| {
+                let selection = Selection::take(&mut request, row.path, &self.described)?;
+                Ok((request, selection))
+            });
+            let response = match selected {
+                Ok((request, selection)) => {
                     let withhold = request.extensions().get::<Withhold>().cloned();
                     let mut response = finish(next.run(request).await).await;
                     if let Some(withhold) = withhold {
                         response = withhold.filter(&self.app, response).await;
+                    }
+                    if let Some(selection) = selection {
+                        response = selection.apply(response).await;
                     }
                     // A change that was made is never answered as if it were refused for lack of
                     // room. Answers to changes are short.

@@ -32,9 +32,11 @@ pub(super) async fn over_tcp(app: Arc<App>, request: Request, next: Next) -> Res
     let (is_probe, is_api) = (path == "/healthz", path.starts_with(API_V1));
     let local = arrival.and_then(|arrival| arrival.local);
     // A probe may use any name. It learns no names and no paths.
-    let mut response = match is_probe || app.web.is_host(host(&request), local) {
-        true => next.run(request).await,
-        false => wrong_host(host(&request)),
+    let is_ours = is_probe || app.web.is_host(host(&request), local);
+    let mut response = match ambiguous(&request) {
+        Some(header) => twice(header),
+        None if is_ours => next.run(request).await,
+        None => wrong_host(host(&request)),
     };
     let headers = response.headers_mut();
     for (name, value) in HEADERS {
@@ -55,6 +57,22 @@ pub(super) fn host(request: &Request) -> &str {
     let in_uri = request.uri().authority().map(|authority| authority.as_str());
     let in_header = || request.headers().get(header::HOST).and_then(|value| value.to_str().ok());
     in_uri.or_else(in_header).unwrap_or_default()
+}
+
+/// Returns the header of a request that two readers could read in two ways. HTTP/1.1 requests have
+/// no repeated lines of these: their bytes are checked before.
+fn ambiguous(request: &Request) -> Option<&'static str> {
+    if request.headers().get_all(header::AUTHORIZATION).iter().nth(1).is_some() {
+        return Some("Authorization");
+    }
+    let used = host(request);
+    let is_other = |value: &HeaderValue| !value.to_str().is_ok_and(|text| text.eq_ignore_ascii_case(used));
+    request.headers().get_all(header::HOST).iter().any(is_other).then_some("Host")
+}
+
+fn twice(header: &str) -> Response {
+    let why = format!("use the admin API: the request has more than one value of {header}");
+    ApiError::new(ErrorKind::Invalid, why).into_response()
 }
 
 fn wrong_host(host: &str) -> Response {

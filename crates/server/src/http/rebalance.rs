@@ -4,6 +4,7 @@ use super::error::{ApiError, Json};
 use super::shared::{Shared, blocking};
 use crate::app::App;
 use crate::convert;
+use crate::progress::End;
 use axum::extract::State;
 use axum::http::StatusCode;
 use hindcast_api::{ErrorBody, Rebalance, Rebalancing};
@@ -34,6 +35,7 @@ async fn rebalance(
 ) -> Result<(StatusCode, Json<Rebalancing>), ApiError> {
     blocking(&app, move |app| {
         let begun = app.pool.rebalance(how.rate)?;
+        app.seen_tasks.begun("rebalance", "pool");
         tracing::info!(event = "rebalance.began", rate = how.rate, "rebalancing begins");
         Ok((StatusCode::ACCEPTED, Json(convert::rebalancing(&begun))))
     })
@@ -47,6 +49,7 @@ async fn rebalance(
 async fn stop_rebalance(State(app): Shared) -> Result<StatusCode, ApiError> {
     blocking(&app, |app| {
         app.pool.stop_rebalance()?;
+        app.seen_tasks.ends("rebalance:pool", End::Stopped);
         tracing::info!(event = "rebalance.stopped", "rebalancing stopped");
         Ok(StatusCode::NO_CONTENT)
     })

@@ -3,6 +3,7 @@
 use super::error::{ApiError, Json, Path};
 use super::shared::{Shared, blocking};
 use crate::app::App;
+use crate::progress::End;
 use axum::extract::State;
 use axum::http::StatusCode;
 use hindcast_api::{ErrorBody, Relocate, Relocating, Relocation};
@@ -42,6 +43,7 @@ async fn relocate(
 ) -> Result<(StatusCode, Json<Relocation>), ApiError> {
     blocking(&app, move |app| {
         app.pool.relocate_volume(&volume, how.rate)?;
+        app.seen_tasks.begun("relocate", &volume);
         tracing::info!(event = "relocation.began", volume, rate = how.rate, "relocation started");
         Ok((StatusCode::ACCEPTED, Json(state(app, &volume)?)))
     })
@@ -55,6 +57,7 @@ async fn relocate(
 async fn stop_relocation(State(app): Shared, Path(volume): Path<String>) -> Result<StatusCode, ApiError> {
     blocking(&app, move |app| {
         app.pool.stop_relocation(&volume)?;
+        app.seen_tasks.ends(&format!("relocate:{volume}"), End::Stopped);
         tracing::info!(event = "relocation.stopped", volume, "relocation stopped");
         Ok(StatusCode::NO_CONTENT)
     })

@@ -1,16 +1,18 @@
 //! The routes of `/api/v1`, with their OpenAPI descriptions, and of `/healthz` and `/metrics`.
 
 use super::caller::Caller;
+use super::described::Described;
 use super::error::{ApiError, Json, Path, Query};
 use super::guard::{MAX_BODY, RouteGuard};
 use super::guests::through;
+use super::pages::{Entries, KeyPart, Page};
 use super::probe::Probe;
 use super::room::AnswerRoom;
 use super::shared::{DeleteVolumeQuery, Shared, blocking, host_path};
 use super::{
-    access, audit, backups, by_body, by_uuid, cdp, clients, clock, console, events, features, files, flatten,
-    groups, layouts, live, notices, policy, rebalance, relocation, schedules, scrub, sessions, snapshots,
-    targets, tasks, timeline, tokens, traces, transfer, trash, users, views,
+    access, audit, backups, by_body, by_uuid, cdp, clients, clock, console, described, events, features,
+    files, flatten, groups, layouts, live, notices, policy, rebalance, relocation, schedules, scrub,
+    sessions, snapshots, targets, tasks, timeline, tokens, traces, transfer, trash, users, views,
 };
 use crate::app::App;
 use crate::convert;
@@ -19,6 +21,7 @@ use crate::host_paths::{Door, Purpose};
 use crate::iscsi::Making;
 use crate::lineage::Lineage;
 use crate::metrics;
+use crate::progress::End;
 use crate::same::Same;
 use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::{StatusCode, header};
@@ -51,9 +54,11 @@ struct Document;
 /// credentials: over TCP with the files of the console.
 pub(super) fn router(app: Arc<App>, probe: &Probe, room: &Arc<AnswerRoom>, door: Door) -> Router {
     let (router, document) = all_routes().split_for_parts();
+    let document = described::completed(document);
+    let described = Arc::new(Described::of(&serde_json::to_value(&document).unwrap_or_default()));
     let document = Bytes::from(document.to_json().unwrap_or_default());
     let document_response = ([(header::CONTENT_TYPE, "application/json")], document);
-    let guard = RouteGuard { app: app.clone(), door, room: room.clone() };
+    let guard = RouteGuard { app: app.clone(), door, room: room.clone(), described };
     let router = router
         .route(&format!("{API_V1}/openapi.json"), get(async move || document_response))
         .fallback(move |request: Request| async move {
@@ -136,7 +141,7 @@ fn all_routes() -> OpenApiRouter<Arc<App>> {
 /// Returns the OpenAPI document of all routes.
 #[cfg(test)]
 pub(super) fn document() -> String {
-    all_routes().split_for_parts().1.to_json().unwrap()
+    described::completed(all_routes().split_for_parts().1).to_json().unwrap()
 }
 
 /// Returns the state of the server.
@@ -252,6 +257,12 @@ async fn patch_pv(
         tracing::info!(event = "pv.changed", pv, draining = patch.draining, "physical volume changed");
         let all: Vec<Pv> = app.pool.pvs().iter().map(convert::pv).collect();
         let found = all.into_iter().find(|p| p.path == pv || p.uuid == pv || p.id.to_string() == pv);
+        if let Some(found) = &found {
+            match patch.draining {
+                true => app.seen_tasks.begun("drain", &found.path),
+                false => app.seen_tasks.ends(&format!("drain:{}", found.path), End::Stopped),
+            }
+        }
         found
             .map(Json)
             .ok_or_else(|| ApiError::new(ErrorKind::NotFound, format!("find physical volume {pv}")))
@@ -274,8 +285,9 @@ async fn remove_pv(State(app): Shared, Path(pv): Path<String>) -> Result<StatusC
 
 /// Returns all volumes, sorted by name.
 #[utoipa::path(get, path = "/volumes", responses((status = OK, body = Vec<Volume>)))]
-async fn volumes(State(app): Shared) -> Result<Json<Vec<Volume>>, ApiError> {
-    blocking(&app, |app| {
+async fn volumes(State(app): Shared, page: Page) -> Result<Entries<Volume>, ApiError> {
+    blocking(&app, move |app| {
+        let (found, next) = page.cut(app.pool.volumes(), |v| vec![KeyPart::Text(v.name.clone())]);
         let (lineage, served) = (Lineage::new(&app.pool), app.iscsi.nbd_rules().all());
         let (snapshots, clients) = (app.pool.snapshot_counts(), app.clients_by_volume());
         let count = |counts: &BTreeMap<String, u64>, v: &VolumeInfo| counts.get(&v.name).copied();
@@ -286,7 +298,7 @@ async fn volumes(State(app): Shared) -> Result<Json<Vec<Volume>>, ApiError> {
             history: app.pool.cdp(&v.name).ok().and_then(|info| convert::window(&info)),
             ..lineage.volume(v)
         };
-        Ok(Json(app.pool.volumes().iter().map(told).collect()))
+        Ok(Entries(found.iter().map(told).collect(), next))
     })
     .await
 }

@@ -4,6 +4,7 @@ use super::error::{ApiError, Json};
 use super::shared::{Shared, blocking};
 use crate::app::App;
 use crate::convert;
+use crate::progress::End;
 use axum::extract::State;
 use axum::http::StatusCode;
 use hindcast_api::{BeginScrub, Damage, ErrorBody, PatchScrub, Scrub};
@@ -36,6 +37,7 @@ async fn begin_scrub(
 ) -> Result<(StatusCode, Json<Scrub>), ApiError> {
     blocking(&app, move |app| {
         let begun = app.pool.scrub(how.rate, how.adopt)?;
+        app.seen_tasks.begun("scrub", "pool");
         tracing::info!(
             event = "scrub.began",
             rate = how.rate,
@@ -58,6 +60,8 @@ async fn patch_scrub(State(app): Shared, Json(patch): Json<PatchScrub>) -> Resul
 async fn stop_scrub(State(app): Shared) -> Result<StatusCode, ApiError> {
     blocking(&app, |app| {
         app.pool.stop_scrub()?;
+        app.seen_tasks.ends("scrub:pool", End::Stopped);
+        tracing::info!(event = "scrub.stopped", "the scrub was stopped");
         Ok(StatusCode::NO_CONTENT)
     })
     .await

@@ -3,6 +3,7 @@
 use super::by_body;
 use super::caller::Caller;
 use super::error::{ApiError, Json, Path};
+use super::pages::{Entries, KeyPart, Page};
 use super::shared::{Shared, blocking, urgent};
 use crate::app::App;
 use crate::clones::{check_labels, default_name};
@@ -15,6 +16,7 @@ use hindcast_api::{
     CreateClone, CreateSnapshots, DeleteSnapshots, ErrorBody, ErrorKind, PatchSnapshot, RollBack, RolledBack,
     Snapshot, Volume,
 };
+use hindcast_engine::pool::SnapshotInfo;
 use std::sync::Arc;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -31,15 +33,20 @@ pub(super) fn router() -> OpenApiRouter<Arc<App>> {
 
 /// Returns the snapshots of all volumes, sorted by volume, and for each volume oldest first.
 #[utoipa::path(get, path = "/snapshots", responses((status = OK, body = Vec<Snapshot>)))]
-async fn all_snapshots(State(app): Shared) -> Result<Json<Vec<Snapshot>>, ApiError> {
-    blocking(&app, |app| {
+async fn all_snapshots(State(app): Shared, page: Page) -> Result<Entries<Snapshot>, ApiError> {
+    blocking(&app, move |app| {
         let lineage = Lineage::new(&app.pool);
-        let mut all: Vec<Snapshot> = app.pool.all_snapshots().iter().map(|s| lineage.snapshot(s)).collect();
+        let key = |s: &SnapshotInfo| {
+            let volume = KeyPart::Text(s.volume.clone());
+            vec![volume, KeyPart::Time(convert::time(s.created)), KeyPart::Text(s.uuid.to_string())]
+        };
+        let (found, next) = page.cut(app.pool.all_snapshots(), key);
+        let mut all: Vec<Snapshot> = found.iter().map(|s| lineage.snapshot(s)).collect();
         for of_one in all.chunk_by_mut(|a, b| a.volume == b.volume) {
             let volume = of_one.first().map(|s| s.volume.clone()).unwrap_or_default();
             convert::add_space(&app.pool, &volume, of_one);
         }
-        Ok(Json(all))
+        Ok(Entries(all, next))
     })
     .await
 }
@@ -63,13 +70,20 @@ async fn create_snapshots(
 
 /// Returns the snapshots of a volume, oldest first.
 #[utoipa::path(get, path = "/volumes/{volume}/snapshots", params(("volume" = String, Path)), responses((status = OK, body = Vec<Snapshot>), (status = "default", body = ErrorBody)))]
-async fn snapshots(State(app): Shared, Path(volume): Path<String>) -> Result<Json<Vec<Snapshot>>, ApiError> {
+async fn snapshots(
+    State(app): Shared,
+    Path(volume): Path<String>,
+    page: Page,
+) -> Result<Entries<Snapshot>, ApiError> {
     blocking(&app, move |app| {
-        let found = app.pool.snapshots(&volume)?;
+        let key = |s: &SnapshotInfo| {
+            vec![KeyPart::Time(convert::time(s.created)), KeyPart::Text(s.uuid.to_string())]
+        };
+        let (found, next) = page.cut(app.pool.snapshots(&volume)?, key);
         let lineage = Lineage::new(&app.pool);
         let mut found: Vec<Snapshot> = found.iter().map(|s| lineage.snapshot(s)).collect();
         convert::add_space(&app.pool, &volume, &mut found);
-        Ok(Json(found))
+        Ok(Entries(found, next))
     })
     .await
 }

@@ -15,8 +15,9 @@ pub(super) fn router() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new().routes(routes!(tasks)).routes(routes!(stop_task))
 }
 
-/// Returns the tasks that go on in the background: flattening, relocation, rebalancing, draining,
-/// imports, and the scrub.
+/// Returns the tasks that go on in the background, and those that have ended in the last hour.
+///
+/// Those that go on come first. A task that has ended has the time `ended`.
 #[utoipa::path(get, path = "/tasks", responses((status = OK, body = Vec<Task>), (status = "default", body = ErrorBody)))]
 async fn tasks(State(app): Shared) -> Result<Json<Vec<Task>>, ApiError> {
     blocking(&app, |app| Ok(Json(app.tasks()?))).await

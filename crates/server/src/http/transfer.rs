@@ -5,8 +5,10 @@ use super::error::{ApiError, Json, Path, Query};
 use super::guests;
 use super::shared::{MAX_TRANSFERS, Shared, blocking};
 use crate::app::App;
+use crate::exports_running::RunningExport;
 use crate::host_paths::Door;
 use crate::lineage::Lineage;
+use crate::progress::End;
 use crate::{moments, realtime};
 use axum::body::{Body, Bytes};
 use axum::extract::State;
@@ -15,6 +17,7 @@ use axum::response::{IntoResponse, Response};
 use hindcast_api::{ByteRange, ChannelBody, Difference, ErrorBody, ErrorKind, Snapshot, UnfinishedImport};
 use hindcast_engine::Difference as Compared;
 use hindcast_engine::pool::SnapshotInfo;
+use hindcast_engine::stream::Export;
 use http_body_util::BodyExt;
 use serde::Deserialize;
 use std::io;
@@ -161,29 +164,52 @@ async fn export(
         let (to, from) = (state(&snapshot)?, query.from.as_deref().map(state).transpose()?);
         Ok(app.pool.export_past(&volume, to, from, query.start)?)
     };
-    let mut export = blocking(&app, begin).await?;
+    let export = blocking(&app, begin).await?;
     let (pieces, receiver) = mpsc::channel(PIECES);
     spawn("export", move || {
         let _permit = permit;
-        loop {
-            match export.next_piece() {
-                Ok(None) => return tracing::info!(event = "transfer.exported", address, "exported"),
-                Ok(Some(piece)) => {
-                    if pieces.blocking_send(Ok(piece.into())).is_err() {
-                        return; // the connection is gone
-                    }
+        let running = app.exports.begin(&address);
+        app.seen_tasks.begun("export", running.name());
+        match give_out(export, &running, &pieces) {
+            End::Done => tracing::info!(event = "transfer.exported", address, "exported"),
+            end => {
+                let why =
+                    if let End::Failed(why) = &end { why.as_str() } else { "it was stopped by request" };
+                if end != End::Stopped && !pieces.is_closed() {
+                    tracing::error!(
+                        event = "transfer.failed",
+                        address,
+                        error = why,
+                        "an export was interrupted"
+                    );
                 }
-                Err(error) => {
-                    tracing::error!(event = "transfer.failed", address, %error, "an export was interrupted");
-                    // Without its trailer the stream is known to be incomplete.
-                    let _ = pieces.blocking_send(Err(io::Error::other(error.to_string())));
-                    return;
-                }
+                app.seen_tasks.ends(&running.task(), end.clone());
+                // Without its trailer the stream is known to be incomplete.
+                let _ = pieces.blocking_send(Err(io::Error::other(why.to_owned())));
             }
         }
     })?;
     let body = Body::new(ChannelBody(receiver));
     Ok(([(header::CONTENT_TYPE, "application/octet-stream")], body).into_response())
+}
+
+/// Sends the pieces of an export. Returns how it ended.
+fn give_out(mut export: Export, running: &RunningExport, pieces: &mpsc::Sender<io::Result<Bytes>>) -> End {
+    loop {
+        match export.next_piece() {
+            Ok(None) => return End::Done,
+            Ok(Some(piece)) => {
+                let bytes = piece.len() as u64;
+                if pieces.blocking_send(Ok(piece.into())).is_err() {
+                    return End::Failed("the connection was closed".into());
+                }
+                if !running.sent(bytes) {
+                    return End::Stopped;
+                }
+            }
+            Err(error) => return End::Failed(error.to_string()),
+        }
+    }
 }
 
 #[derive(Deserialize)]
@@ -218,6 +244,7 @@ async fn import(
         Refused::Stream(error) => ApiError::of_request(error),
         Refused::Pool(error) => error.into(),
     })?;
+    app.seen_tasks.begun("import", &snapshot.volume);
     tracing::info!(event = "transfer.imported", volume = snapshot.volume, name = snapshot.name, "imported");
     blocking(&app, move |app| Ok((StatusCode::CREATED, Json(Lineage::new(&app.pool).snapshot(&snapshot)))))
         .await
@@ -317,6 +344,7 @@ async fn unfinished_import(
 async fn cancel_import(State(app): Shared, Path(volume): Path<String>) -> Result<StatusCode, ApiError> {
     blocking(&app, move |app| {
         app.pool.cancel_import(&volume)?;
+        app.seen_tasks.ends(&format!("import:{volume}"), End::Stopped);
         tracing::info!(event = "transfer.cancelled", volume, "import cancelled");
         Ok(StatusCode::NO_CONTENT)
     })

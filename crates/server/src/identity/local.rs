@@ -57,7 +57,7 @@ impl Accounts {
     }
 
     /// Returns the name of a user. A user that was not in the file has the name `uid:N`.
-    fn name(&self, uid: u32) -> String {
+    pub(super) fn name(&self, uid: u32) -> String {
         self.0.lock().get(&uid).cloned().unwrap_or_else(|| format!("uid:{uid}"))
     }
 }

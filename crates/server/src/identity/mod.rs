@@ -82,6 +82,11 @@ impl Callers {
         self.socket.caller(uid, &self.accounts)
     }
 
+    /// Returns the name of a user of this machine. It reads no file.
+    pub(crate) fn user_name(&self, uid: u32) -> String {
+        self.accounts.name(uid)
+    }
+
     /// Returns the caller that presents this bearer token.
     pub(crate) fn bearer(&self, token: &str) -> Option<Principal> {
         let known = self.file_token.as_deref().unwrap_or_default();

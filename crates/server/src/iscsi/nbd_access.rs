@@ -32,6 +32,13 @@ impl NbdRules {
         self.all()(volume)
     }
 
+    /// Returns whether a rule lets any client in.
+    pub(crate) fn let_any_in(&self) -> bool {
+        let registry = self.0.store.get();
+        let lets_in = |rules: &[NbdRule]| rules.iter().any(|rule| rule.access != api::Access::Denied);
+        lets_in(&registry.all.nbd_rules) || registry.volumes.values().any(|of| lets_in(&of.guard.nbd_rules))
+    }
+
     /// Returns a function that decides about a client, by the settings of one instant. `open`
     /// decides about volumes without any rule. Without a client, no rule counts.
     pub(crate) fn for_client(

@@ -10,7 +10,7 @@ use hindcast_engine::ids::Lsn;
 use hindcast_engine::pool::{Pool, TrashInfo, VolumeInfo};
 use hindcast_engine::{Error, ErrorKind, Result};
 use hindcast_target::iscsi::access::{Otherwise, Party};
-use hindcast_target::iscsi::{IscsiConfig, IscsiServer, IscsiStats};
+use hindcast_target::iscsi::{IscsiConfig, IscsiServer, IscsiStats, SessionInfo};
 use parking_lot::Mutex;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -300,6 +300,11 @@ impl IscsiTarget {
         if connections > 0 {
             tracing::info!(event = "client.ended", target, connections, all, "iSCSI connections ended");
         }
+    }
+
+    /// Returns all sessions.
+    pub(crate) fn sessions(&self) -> Vec<SessionInfo> {
+        self.server.sessions()
     }
 
     /// Ends one session. Returns false if there is none with this handle.

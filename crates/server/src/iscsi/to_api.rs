@@ -200,6 +200,9 @@ fn view_session(info: &SessionInfo, nexus: &Nexus) -> api::TargetSession {
         luns: nexus.luns(),
         age: info.age.as_secs(),
         commands: sum(|t| t.commands),
+        reads: sum(|t| t.reads),
+        writes: sum(|t| t.writes),
+        in_flight: info.in_flight as u64,
         read_bytes: sum(|t| t.bytes_read),
         write_bytes: sum(|t| t.bytes_written),
     }

@@ -337,6 +337,7 @@ fn describe(session: &Session) -> SessionInfo {
         user: session.identity.user.clone(),
         nexus: session.nexus.as_ref().map(Arc::downgrade).unwrap_or_default(),
         age: session.began.elapsed(),
+        in_flight: session.in_flight(),
         keys: session.params.describe(),
         connections: session.conns().iter().map(connection).collect(),
     }

@@ -300,7 +300,16 @@ fn tell_of_refusal(shared: &Shared, record: &Record, login: &Login<'_>, refusal:
     let line = shared.refusals.lock().refused(Instant::now(), initiator, peer.ip().to_canonical(), why);
     match line {
         Some(Line { times, unwritten }) => {
-            tracing::warn!(initiator = ?initiator, %peer, status, why, times, unwritten, "login refused")
+            tracing::warn!(
+                event = "client.refused",
+                initiator = ?initiator,
+                %peer,
+                status,
+                why,
+                times,
+                unwritten,
+                "login refused"
+            )
         }
         None => tracing::debug!(initiator = ?initiator, %peer, status, why, "login refused"),
     }

@@ -309,6 +309,11 @@ impl Session {
         ready
     }
 
+    /// Returns the number of commands that are being carried out.
+    pub(super) fn in_flight(&self) -> usize {
+        self.tasks.lock().len()
+    }
+
     /// Aborts the tasks that `which` chooses by tag and logical unit, including tasks that wait for
     /// their turn. Every aborted task keeps a clone of `waiter` until it has ended. Returns the
     /// number of tasks.

@@ -127,6 +127,8 @@ pub struct SessionInfo {
     pub nexus: Weak<Nexus>,
     /// Time since the session began.
     pub age: Duration,
+    /// Number of commands that the server carries out now.
+    pub in_flight: usize,
     /// Negotiated parameters, such as MaxBurstLength and FirstBurstLength, as key and value.
     pub keys: Vec<(&'static str, String)>,
     /// Connections of the session.

@@ -5,6 +5,7 @@ use super::client::Client;
 use super::stats::{ConnectionInfo, Counters, NbdStats};
 use crate::net::admission::{Limits, Source};
 use crate::net::connections::{Connections, Entry};
+use crate::net::listener::UNIX_PEER;
 use crate::net::repeated::Repeated;
 use crate::net::transport::{Socket, Transport};
 use parking_lot::Mutex;
@@ -119,7 +120,10 @@ impl Registry {
             id: r.id,
             peer: r.peer.clone(),
             export: r.export.lock().clone(),
+            read_only: r.read_only.load(Ordering::SeqCst),
             tls: r.tls.load(Ordering::Relaxed),
+            common_name: r.client.lock().common_names.first().cloned(),
+            user: if r.peer == UNIX_PEER { r.socket.peer_user() } else { None },
             age: r.accepted.elapsed(),
             traffic: r.counters.read(),
         };

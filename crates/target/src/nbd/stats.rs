@@ -146,8 +146,14 @@ pub struct ConnectionInfo {
     pub peer: String,
     /// The canonical name of the export that the client opened last. `None` before the first one.
     pub export: Option<String>,
+    /// Whether the device that the client opened last refuses writes.
+    pub read_only: bool,
     /// Whether TLS protects the connection.
     pub tls: bool,
+    /// The first common name of the certificate that the client presented and the server verified.
+    pub common_name: Option<String>,
+    /// Number of the user of the process at the other end of a Unix socket.
+    pub user: Option<u32>,
     /// Time since the server accepted the connection.
     pub age: Duration,
     /// Requests of the connection.

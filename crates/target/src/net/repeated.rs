@@ -7,11 +7,18 @@ use std::time::{Duration, Instant};
 const BURST: u32 = 8;
 /// After `BURST` lines, one line may be written in each interval.
 const INTERVAL: Duration = Duration::from_secs(1);
+/// The same for lines that are also events.
+const EVENT_BURST: u32 = 20;
+const EVENT_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Limits how often one kind of log line is written: 8 lines in a row, then one each second. The
 /// next line that is written reports how many lines were suppressed before it.
 #[derive(Debug)]
-pub struct Repeated(Mutex<State>);
+pub struct Repeated {
+    state: Mutex<State>,
+    burst: u32,
+    interval: Duration,
+}
 
 #[derive(Debug)]
 struct State {
@@ -38,7 +45,18 @@ impl Turn {
 impl Repeated {
     /// Makes a limit. No line counts as written yet.
     pub const fn new() -> Repeated {
-        Repeated(Mutex::new(State { left: BURST, filled: None, suppressed: 0 }))
+        Repeated::with(BURST, INTERVAL)
+    }
+
+    /// Makes a limit for lines that are also events: 20 in a row, then one each minute. A list of
+    /// events has limited room, and a client must not fill it.
+    pub const fn events() -> Repeated {
+        Repeated::with(EVENT_BURST, EVENT_INTERVAL)
+    }
+
+    const fn with(burst: u32, interval: Duration) -> Repeated {
+        let state = State { left: burst, filled: None, suppressed: 0 };
+        Repeated { state: Mutex::new(state), burst, interval }
     }
 
     /// Asks whether a line may be written now. `None` means that the line is suppressed. It is then
@@ -48,13 +66,13 @@ impl Repeated {
     }
 
     fn turn_at(&self, now: Instant) -> Option<Turn> {
-        let mut state = self.0.lock();
+        let mut state = self.state.lock();
         let filled = *state.filled.get_or_insert(now);
-        let passed = now.saturating_duration_since(filled).as_nanos() / INTERVAL.as_nanos();
+        let passed = now.saturating_duration_since(filled).as_nanos() / self.interval.as_nanos();
         let passed = u32::try_from(passed).unwrap_or(u32::MAX);
         if passed > 0 {
-            state.left = state.left.saturating_add(passed).min(BURST);
-            state.filled = Some(if state.left == BURST { now } else { filled + INTERVAL * passed });
+            state.left = state.left.saturating_add(passed).min(self.burst);
+            state.filled = Some(if state.left == self.burst { now } else { filled + self.interval * passed });
         }
         if state.left == 0 {
             state.suppressed += 1;
@@ -87,6 +105,15 @@ mod tests {
         assert_eq!(written[..9], [0, 0, 0, 0, 0, 0, 0, 0, 9_992]);
         assert_eq!(lines.turn_at(at(200_000)).unwrap().suppressed(), Some(9_999));
         assert_eq!(lines.turn_at(at(200_000)).unwrap().suppressed(), None);
+    }
+
+    #[test]
+    fn a_flood_of_events_is_one_a_minute() {
+        let lines = Repeated::events();
+        let start = Instant::now();
+        let written =
+            (0..36_000).filter(|n| lines.turn_at(start + Duration::from_millis(100) * *n).is_some());
+        assert_eq!(written.count(), 20 + 59);
     }
 
     #[test]

@@ -110,6 +110,11 @@ impl Socket {
         Ok(sockopt::set_socket_send_buffer_size(&self.0, UNIX_SEND_BUFFER)?)
     }
 
+    /// Returns the user of the process at the other end of a Unix socket.
+    pub(crate) fn peer_user(&self) -> Option<u32> {
+        sockopt::socket_peercred(&self.0).ok().map(|credentials| credentials.uid.as_raw())
+    }
+
     /// Returns the address of the peer and the address of this end. Fails for a Unix socket.
     pub(crate) fn addresses(&self) -> io::Result<(SocketAddr, SocketAddr)> {
         let none = || io::Error::other("a socket without an IP address");

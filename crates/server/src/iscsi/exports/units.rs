@@ -11,7 +11,7 @@ use crate::iscsi::registry::Scope;
 use crate::iscsi::store::Store;
 use crate::latency::Latencies;
 use crate::passthrough::FileDevice;
-use hindcast_api::Moment;
+use hindcast_api::{Moment, Protocol};
 use hindcast_engine::disk::Dir;
 use hindcast_engine::ids::Lsn;
 use hindcast_engine::pool::{Pool, SnapshotInfo, VolumeInfo};
@@ -117,7 +117,7 @@ impl Exports {
             None => match live.moments.get(id).map_or_else(|| self.stored(id), |of| self.moment(of))? {
                 Source::Volume(info) => {
                     let (volume, options) = self.volume_device(&info)?;
-                    let device = self.latencies.timed(info.uuid, volume);
+                    let device = self.latencies.timed(Protocol::Iscsi, info.uuid, volume);
                     Unit { lu: LogicalUnit::new(device, options, Some(store))?, past: false, file: None }
                 }
                 Source::Snapshot(info, _) => {
