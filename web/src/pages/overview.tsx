@@ -207,7 +207,7 @@ function Protection() {
 }
 
 function RunningTasks() {
-  const tasks = useResource<Task[]>('/tasks', 3).data;
+  const tasks = useResource<Task[]>('/tasks', 3).data?.filter((task) => !task.ended);
   return (
     <Card title="Tasks" actions={<a href="/tasks">All tasks</a>}>
       {!tasks && <Skeleton />}

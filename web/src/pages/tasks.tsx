@@ -12,7 +12,13 @@ import { openDialog } from '../parts/dialog';
 import { RemoveDialog } from '../parts/remove-dialog';
 import { parameters, setParameters } from '../router';
 
-const TONE = { running: 'a', waiting: undefined } as const;
+const TONE = {
+  running: 'a',
+  waiting: undefined,
+  done: undefined,
+  failed: 'full',
+  stopped: undefined,
+} as const;
 
 function amount({ total, done }: Task): string {
   return total ? `${bytes(done)} of ${bytes(total)}` : bytes(done);
@@ -70,6 +76,11 @@ export function TaskLine({ task }: { task: Task }) {
             , began <Time at={task.begun} />
           </>
         )}
+        {task.ended && (
+          <>
+            , ended <Time at={task.ended} />
+          </>
+        )}
         {task.error && <>. {task.error}</>}
       </span>
     </li>
@@ -80,12 +91,20 @@ const STATES = [
   ['all', 'All'],
   ['running', 'Running'],
   ['waiting', 'Waiting'],
+  ['ended', 'Ended'],
 ] as const;
+
+/** A task that began again after it had ended is listed twice. */
+export const taskKey = (task: Task) => `${task.id} ${task.ended ?? ''}`;
+
+function isShown(task: Task, state: string): boolean {
+  return state === 'all' || (state === 'ended' ? !!task.ended : task.state === state);
+}
 
 export function TasksPage() {
   const { data, error, reload: again } = useResource<Task[]>('/tasks', 2);
   const state = parameters.value.get('state') ?? 'all';
-  const shown = data?.filter((task) => state === 'all' || task.state === state);
+  const shown = data?.filter((task) => isShown(task, state));
   return (
     <>
       <PageHead title="Tasks">
@@ -109,7 +128,7 @@ export function TasksPage() {
         )}
         <ul class="list">
           {shown?.map((task) => (
-            <TaskLine key={task.id} task={task} />
+            <TaskLine key={taskKey(task)} task={task} />
           ))}
         </ul>
       </Card>
