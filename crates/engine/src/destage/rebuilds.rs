@@ -43,8 +43,8 @@ impl Rebuilds {
         self.positions.insert(pv, Position { begun, at, waits_until });
     }
 
-    /// Notes which members of a physical volume are out and not rebuilt now. Returns them, and since
-    /// when, those first that are out for the longest time.
+    /// Notes which members of a physical volume are out and not rebuilt now. Returns them, and
+    /// since when, those first that are out for the longest time.
     pub(crate) fn note_out(&mut self, pv: u32, out: &[(usize, u64)], now: u64) -> Vec<(usize, u64)> {
         self.out.retain(|(of, member), _| *of != pv || out.iter().any(|(number, _)| number == member));
         let since = |(number, _): &(usize, u64)| (*number, *self.out.entry((pv, *number)).or_insert(now));

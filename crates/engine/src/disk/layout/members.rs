@@ -81,6 +81,30 @@ pub(super) fn is_gone(error: &io::Error) -> bool {
         || error.raw_os_error().is_some_and(|code| CODES.contains(&code))
 }
 
+/// Refuses an opening without these disks: (member, role, why). The others must have everything.
+fn check_lost(
+    record: &LayoutRecord,
+    lost: &[(usize, Role, io::Error)],
+    options: LayoutOptions,
+) -> io::Result<()> {
+    let missing = || lost.iter().filter(|(_, role, _)| *role == Role::Member);
+    let out: Vec<usize> = missing().map(|(number, ..)| *number).collect();
+    if !record.is_whole_without(&out) {
+        let told = lost.iter().map(|(n, _, error)| format!("{}: {error}", record.members[*n].path));
+        let were_out = record.members.iter().filter(|of| !of.is_in).map(|of| format!("{} was out", of.path));
+        let told = told.chain(were_out).collect::<Vec<_>>().join("; ");
+        let text = format!("members are missing, and {}: {told}", record.what_is_gone());
+        return Err(io::Error::other(text));
+    }
+    match missing().next() {
+        Some((number, _, error)) if options.requires_all => {
+            let path = &record.members[*number].path;
+            Err(io::Error::other(format!("member {path} is missing, and all are required: {error}")))
+        }
+        _ => Ok(()),
+    }
+}
+
 impl Members {
     /// Opens the members of a layout. Members that are missing are out from then on, as long as
     /// those that are left have everything. Disks that can't be opened for another reason refuse
@@ -123,22 +147,7 @@ impl Members {
                 }
             }
         }
-        let out: Vec<usize> =
-            lost.iter().filter(|(_, role, _)| *role == Role::Member).map(|(number, ..)| *number).collect();
-        if !record.is_whole_without(&out) {
-            let told = lost.iter().map(|(n, _, error)| format!("{}: {error}", record.members[*n].path));
-            let were_out =
-                record.members.iter().filter(|of| !of.is_in).map(|of| format!("{} was out", of.path));
-            let told = told.chain(were_out).collect::<Vec<_>>().join("; ");
-            let text = format!("members are missing, and {}: {told}", record.what_is_gone());
-            return Err(io::Error::other(text));
-        }
-        let missing = lost.iter().find(|(_, role, _)| *role == Role::Member);
-        if let Some((number, _, error)) = missing.filter(|_| options.requires_all) {
-            let path = &record.members[*number].path;
-            let text = format!("member {path} is missing, and all are required: {error}");
-            return Err(io::Error::other(text));
-        }
+        check_lost(&record, &lost, options)?;
         let members = Members {
             dir: dir.clone(),
             name: name.to_owned(),
@@ -255,8 +264,8 @@ impl Members {
         Ok(())
     }
 
-    /// Makes a change of the record durable on which nothing relies yet. If that fails, the record is
-    /// what it was. Syncs of data do not have to store it then, unless the file has the change.
+    /// Makes a change of the record durable on which nothing relies yet. If that fails, the record
+    /// is what it was. Syncs of data do not have to store it then, unless the file has the change.
     fn save_or_undo(&self, record: &mut LayoutRecord, before: LayoutRecord) -> io::Result<()> {
         let was_unsaved = self.unsaved.load(Ordering::SeqCst);
         let Err(error) = self.save(record) else { return Ok(()) };

@@ -23,7 +23,8 @@ pub(crate) fn restore(dir: &dyn Dir, name: &str, backup: &LayoutRecord) -> io::R
     if record.uuid != backup.uuid || !lacks_record && !lacks_log {
         return Ok(lacks_record);
     }
-    // Beside a record that was lost, a log and groups are of an unknown time, and would be believed.
+    // Beside a record that was lost, a log and groups are of an unknown time. They would be
+    // believed.
     raid5::create(dir, name, &record, false)?;
     Ok(true)
 }
