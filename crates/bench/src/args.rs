@@ -21,7 +21,8 @@ pub(crate) struct Scope {
     /// Size of Hindcast's journal.
     #[arg(long, default_value = "1G", value_parser = units::parse_size)]
     pub(crate) journal: u64,
-    /// Run only the workloads whose name contains this.
+    /// Run only the workloads whose name contains this, or one of several texts with bars between
+    /// them, such as "sustained|cold".
     #[arg(long)]
     pub(crate) only: Option<String>,
 }
@@ -29,7 +30,7 @@ pub(crate) struct Scope {
 impl Scope {
     /// Returns whether the workload or part called `name` runs.
     pub(crate) fn wants(&self, name: &str) -> bool {
-        self.only.as_ref().is_none_or(|only| name.contains(only.as_str()))
+        self.only.as_ref().is_none_or(|only| only.split('|').any(|part| name.contains(part)))
     }
 }
 
