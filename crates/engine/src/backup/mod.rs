@@ -63,6 +63,8 @@ impl Pool {
         let header = self.write_rows(&*disk, sequence)?;
         disk.write_at(&header.encode(), 0).map_err(fail)?;
         disk.sync(SyncPurpose::Catalog).map_err(fail)?;
+        target.rename(NEW_FILE, &file_name(sequence)).map_err(fail)?;
+        target.sync(SyncPurpose::Dir).map_err(fail)?;
         let mut info = BackupInfo::of(&header, Some(file_name(sequence)));
         let bytes = HEADER_LEN as u64 + header.body_len;
         if bytes <= places::SLOT_LEN {
@@ -75,10 +77,6 @@ impl Pool {
             let written = takes.filter(|pv| places::write_on(&pv.disk, sequence, &all).is_ok());
             info.pvs = written.count() as u32;
         }
-        // The file gets its name last. A backup of a closed pool then has the state of the layouts
-        // after everything that was written to them, the copies above included.
-        target.rename(NEW_FILE, &file_name(sequence)).map_err(fail)?;
-        target.sync(SyncPurpose::Dir).map_err(fail)?;
         let mut old: Vec<u64> = names.iter().filter_map(|name| sequence_of(name)).collect();
         old.sort_unstable_by(|a, b| b.cmp(a));
         for sequence in old.into_iter().skip(keep.max(1) - 1) {

@@ -10,7 +10,8 @@ use std::io;
 /// Makes the files of a layout again that are missing. What is there stays as it is, also if it is
 /// of another time: it may be needed. `backup` is the record of the layout in a backup of the
 /// metadata. Members may have newer ones. The pool was closed in an orderly way: no line of a
-/// RAID-5 is half written. Returns whether something was made.
+/// RAID-5 is half written, unless power failed while the backup itself was copied there. Returns
+/// whether something was made.
 pub(crate) fn restore(dir: &dyn Dir, name: &str, backup: &LayoutRecord) -> io::Result<bool> {
     let names = dir.list()?;
     let lacks_record = !names.contains(&file_name(name));
