@@ -369,7 +369,7 @@ fn a_backup_brings_back_what_the_data_directory_had_of_a_layout() {
             assert!(restore(&*dir, &found).unwrap().layouts.is_empty(), "once is enough");
         });
         assert_filled(&site, 1);
-        assert_eq!(states(&site).contains(&false), false);
+        assert!(!states(&site).contains(&false));
         fill(&site, 51);
         site.pool.put_member_out("b").unwrap();
         assert_filled(&site, 51);
