@@ -5,7 +5,9 @@ use hindcast_engine::ErrorKind;
 use hindcast_engine::backup::{find, restore};
 use hindcast_engine::disk::{Dir, OpenMode};
 use hindcast_engine::pool::{LayoutShape, LayoutSpec, PoolOptions, PvSpec, code};
-use hindcast_engine::testing::{KIB, MIB, Site, assert_bytes, flip, kind, pv, write};
+use hindcast_engine::testing::{Act, FaultyDir, KIB, MIB, Op, Site, assert_bytes, flip, kind, pv, write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// The content of members begins here.
@@ -28,7 +30,10 @@ fn with_parity() -> Site {
 }
 
 fn only_on(spec: &LayoutSpec) -> Site {
-    let site = Site::new(4);
+    move_to(Site::new(4), spec)
+}
+
+fn move_to(site: Site, spec: &LayoutSpec) -> Site {
     site.pool.add_layout(spec).unwrap();
     let plain = site.pool.pvs()[0].path.clone();
     site.pool.drain_pv(&plain, true).unwrap();
@@ -326,6 +331,33 @@ fn spares_are_listed_removed_and_missed() {
     // A list that does not verify keeps nothing from opening.
     let site = site.reopen_after(|dir| spoil(&*dir, "spare-disks"));
     assert!(site.pool.spares().is_empty());
+}
+
+/// A disk is never a spare and a member at once, also if the list of spares can't be stored.
+#[test]
+fn a_spare_that_is_used_is_none_any_more_whatever_becomes_of_the_list() {
+    let broken = Arc::new(AtomicBool::new(false));
+    let fails = broken.clone();
+    let site = Site::builder(4).options(after(0)).over(|memory| {
+        FaultyDir::new(memory, move |op: &Op<'_>| {
+            let is_list = op.name == "spare-disks~" && matches!(op.act, Act::Sync(_));
+            (is_list && fails.load(Ordering::Relaxed)).then(|| std::io::Error::from_raw_os_error(5))
+        })
+    });
+    let site = move_to(site, &spec(&[("a", 34), ("b", 34)], 2));
+    site.pool.add_spare(&pv("s", 40 * MIB)).unwrap();
+    broken.store(true, Ordering::Relaxed);
+    site.pool.rebuild_member("b", Some(&pv("s", MIB)), None).unwrap();
+    site.idle();
+    assert_eq!((members_of(&site), site.pool.spares()), (vec!["a".into(), "s".into()], vec![]));
+    assert_eq!(kind(site.pool.remove_spare("s")), ErrorKind::NotFound, "its header stays");
+    site.pool.put_member_out("a").unwrap();
+    site.idle();
+    assert_eq!(states(&site), [false, true], "no disk steps in");
+    broken.store(false, Ordering::Relaxed);
+    // The list on the disk has it still.
+    let site = site.reopen();
+    assert_eq!((site.pool.spares(), states(&site)), (vec![], vec![false, true]));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 import type { Problem } from '../api/schema';
 import { HELP } from '../lib/help-texts';
-import { Badge, Time } from '../parts/basics';
+import { Badge, Time, Words } from '../parts/basics';
 import { Icon } from '../parts/icon';
 
 const RANK = { critical: 0, warning: 1, info: 2 } as const;
@@ -77,27 +77,13 @@ function Blocks({ of }: { of: string[] }) {
   );
 }
 
+const literal = (text: string, key: number) => (
+  <code key={key}>
+    <Words text={text} />
+  </code>
+);
+
 /** A text in which words between backticks, such as commands, are literal. */
 function Literals({ text }: { text: string }) {
-  return (
-    <>
-      {text.split('`').map((part, index) => (index % 2 === 1 ? <Literal key={index} text={part} /> : part))}
-    </>
-  );
-}
-
-/** A line breaks between the words of a command, and not inside of an option. */
-function Literal({ text }: { text: string }) {
-  return (
-    <code>
-      {text.split(' ').map((word, index) => (
-        <>
-          {index > 0 && ' '}
-          <span key={index} class="word">
-            {word}
-          </span>
-        </>
-      ))}
-    </code>
-  );
+  return <>{text.split('`').map((part, index) => (index % 2 === 1 ? literal(part, index) : part))}</>;
 }

@@ -76,6 +76,22 @@ export function Meter({ part, whole, label }: { part: number; whole: number; lab
   );
 }
 
+/** Words of a command. A line breaks between them, and not inside of an option. */
+export function Words({ text }: { text: string }) {
+  return (
+    <>
+      {text.split(' ').map((word, index) => (
+        <>
+          {index > 0 && ' '}
+          <span key={index} class="word">
+            {word}
+          </span>
+        </>
+      ))}
+    </>
+  );
+}
+
 /** A line of text to copy, such as a command or an address. */
 export function Command({ text, label = 'Copy the command' }: { text: string; label?: string }) {
   const [copied, setCopied] = useState(false);
@@ -93,14 +109,7 @@ export function Command({ text, label = 'Copy the command' }: { text: string; la
   return (
     <div class="command">
       <code ref={code}>
-        {text.split(' ').map((word, index) => (
-          <>
-            {index > 0 && ' '}
-            <span key={index} class="word">
-              {word}
-            </span>
-          </>
-        ))}
+        <Words text={text} />
       </code>
       <Button
         icon={copied ? 'check' : 'copy'}

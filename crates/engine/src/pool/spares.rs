@@ -36,7 +36,7 @@ impl Pool {
         }
         let failed = |e| Error::io(format!("add spare {path}"), e);
         let new = self.open_member(spec)?;
-        let spare = Spare::on(new.uuid, new.path, new.disk).map_err(failed)?;
+        let spare = Spare::on(new).map_err(failed)?;
         let added = info(&spare);
         self.core.spares.add(&*self.core.dir, &self.core.uuid, spare).map_err(failed)?;
         self.core.wake();

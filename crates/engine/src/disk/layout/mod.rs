@@ -123,6 +123,18 @@ impl<'d> DiskLayout<'d> {
     }
 }
 
+/// Replaces a file by one with these bytes. When this returns, the new one survives a power loss.
+/// Before that, a crash leaves one of the two, whole. `new` is the name of the new file meanwhile.
+fn replace_file(dir: &dyn Dir, file: &str, new: &str, bytes: &[u8]) -> io::Result<()> {
+    let disk = dir.open(new, OpenMode::Create)?;
+    disk.set_len(0)?;
+    disk.write_at(bytes, 0)?;
+    disk.sync(SyncPurpose::Layout)?;
+    drop(disk);
+    dir.rename(new, file)?;
+    dir.sync(SyncPurpose::Layout)
+}
+
 /// How layouts are opened.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct LayoutOptions {

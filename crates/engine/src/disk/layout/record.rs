@@ -18,9 +18,10 @@
 //! 1 (1), UUID (16), path, and the number of bytes that are rebuilt (8).
 
 use super::member::CONTENT_START;
+use super::replace_file;
 use super::spans::{CopiedSpan, CopyPlace, UNIT, is_sound};
 use crate::codec::{Reader, Writer, crc32c};
-use crate::disk::{Dir, OpenMode, SyncPurpose};
+use crate::disk::{Dir, OpenMode};
 use std::io;
 use uuid::Uuid;
 
@@ -234,15 +235,7 @@ impl LayoutRecord {
 
     /// Writes the record. When this returns, it survives a power loss.
     pub(crate) fn save(&self, dir: &dyn Dir, name: &str) -> io::Result<()> {
-        let file = file_name(name);
-        let new = format!("{NEW_PREFIX}{name}");
-        let disk = dir.open(&new, OpenMode::Create)?;
-        disk.set_len(0)?;
-        disk.write_at(&self.encode(), 0)?;
-        disk.sync(SyncPurpose::Layout)?;
-        drop(disk);
-        dir.rename(&new, &file)?;
-        dir.sync(SyncPurpose::Layout)
+        replace_file(dir, &file_name(name), &format!("{NEW_PREFIX}{name}"), &self.encode())
     }
 }
 

@@ -15,9 +15,9 @@
 //! names it, and then the list forgets it. After a crash before the record names it, the next
 //! opening makes it a spare again. After a crash behind that, the opening forgets it.
 
-use super::member::{CONTENT_START, check, mark_of, write_mark};
+use super::member::{check, mark_of, write_mark};
 use super::record::LayoutRecord;
-use super::spans::UNIT;
+use super::{NewMember, replace_file};
 use crate::codec::{Reader, Writer, crc32c};
 use crate::disk::{Dir, Disk, OpenMode, SyncPurpose};
 use parking_lot::Mutex;
@@ -57,14 +57,11 @@ impl Spare {
     }
 
     /// Returns a spare on a disk that is there.
-    pub(crate) fn on(uuid: Uuid, path: String, disk: Arc<dyn Disk>) -> io::Result<Spare> {
-        let capacity = capacity(&*disk)?;
+    pub(crate) fn on(new: NewMember) -> io::Result<Spare> {
+        let capacity = new.capacity()?;
+        let NewMember { uuid, path, disk } = new;
         Ok(Spare { uuid, path, disk: Some(disk), capacity, problem: String::new() })
     }
-}
-
-fn capacity(disk: &dyn Disk) -> io::Result<u64> {
-    Ok(disk.len()?.saturating_sub(CONTENT_START) / UNIT * UNIT)
 }
 
 /// The spares of a pool. Only one operation at a time changes them. The lock is not held while a
@@ -100,7 +97,7 @@ impl Spares {
                     disk.sync(SyncPurpose::Layout)?;
                 }
                 check(&*disk, pool, &uuid, 0)?;
-                Spare::on(uuid, path.clone(), disk)
+                Spare::on(NewMember { uuid, path: path.clone(), disk })
             });
             spares.push(opened.unwrap_or_else(|error| {
                 tracing::warn!(spare = path, %error, "a spare disk can't be used");
@@ -150,19 +147,15 @@ impl Spares {
     pub(crate) fn take(&self, capacity: u64) -> Option<(Spare, Arc<dyn Disk>)> {
         let mut spares = self.0.lock();
         let fitting = (0..spares.len()).filter(|at| spares[*at].fits(capacity));
-        let at = fitting.min_by_key(|at| spares[*at].capacity)?;
-        let spare = spares.remove(at);
-        let disk = spare.disk.clone()?;
-        Some((spare, disk))
+        let at = fitting.min_by_key(|at| spares[*at].capacity);
+        take_at(&mut spares, at)
     }
 
     /// Takes the spare with a path. The list on the disk has it until [`Spares::store`].
     pub(crate) fn take_path(&self, path: &str) -> Option<(Spare, Arc<dyn Disk>)> {
         let mut spares = self.0.lock();
-        let at = spares.iter().position(|spare| spare.path == path && spare.disk.is_some())?;
-        let spare = spares.remove(at);
-        let disk = spare.disk.clone()?;
-        Some((spare, disk))
+        let at = spares.iter().position(|spare| spare.path == path && spare.disk.is_some());
+        take_at(&mut spares, at)
     }
 
     /// Puts a spare back that was taken and did not step in.
@@ -179,6 +172,12 @@ impl Spares {
     pub(crate) fn store(&self, dir: &dyn Dir) -> io::Result<()> {
         save(dir, &self.all())
     }
+}
+
+fn take_at(spares: &mut Vec<Spare>, at: Option<usize>) -> Option<(Spare, Arc<dyn Disk>)> {
+    let spare = spares.remove(at?);
+    let disk = spare.disk.clone()?;
+    Some((spare, disk))
 }
 
 fn encode(spares: &[Spare]) -> Vec<u8> {
@@ -219,18 +218,14 @@ fn load(dir: &dyn Dir) -> io::Result<Vec<(Uuid, String)>> {
 }
 
 fn save(dir: &dyn Dir, spares: &[Spare]) -> io::Result<()> {
-    let disk = dir.open(NEW_FILE, OpenMode::Create)?;
-    disk.set_len(0)?;
-    disk.write_at(&encode(spares), 0)?;
-    disk.sync(SyncPurpose::Layout)?;
-    drop(disk);
-    dir.rename(NEW_FILE, FILE)?;
-    dir.sync(SyncPurpose::Layout)
+    replace_file(dir, FILE, NEW_FILE, &encode(spares))
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::member::CONTENT_START;
     use super::super::record::{LayoutKind, MemberRecord};
+    use super::super::spans::UNIT;
     use super::*;
     use crate::disk::MemDir;
 
@@ -238,7 +233,7 @@ mod tests {
         let path = format!("disk-{n}");
         let disk = dir.open_locked(&path, OpenMode::CreateNew).unwrap();
         disk.set_len(CONTENT_START + units * UNIT + 5).unwrap();
-        Spare::on(Uuid::from_bytes([n; 16]), path, disk).unwrap()
+        Spare::on(NewMember { uuid: Uuid::from_bytes([n; 16]), path, disk }).unwrap()
     }
 
     fn paths(spares: &Spares) -> Vec<(String, u64)> {

@@ -1,7 +1,7 @@
 //! Layouts in memory, whose members fail as a test wants.
 
-use super::member::{CONTENT_START, write_header};
-use super::record::{Incoming, LayoutKind, LayoutRecord};
+use super::member::CONTENT_START;
+use super::record::{LayoutKind, LayoutRecord};
 use super::spans::UNIT;
 use super::{DiskLayout, LayoutOptions, NewMember, create, path_of, with_layouts};
 use crate::disk::{Dir, Disk, MemDir, OpenMode};
@@ -83,11 +83,21 @@ impl LayoutInMemory {
 
     /// Begins to rebuild a member onto a new disk.
     pub(super) fn replace(&self, layout: DiskLayout<'_>, number: usize, path: &str, units: u64) {
+        self.try_replace(layout, number, path, units).unwrap();
+    }
+
+    /// Tries to rebuild a member onto a new disk.
+    pub(super) fn try_replace(
+        &self,
+        layout: DiskLayout<'_>,
+        number: usize,
+        path: &str,
+        units: u64,
+    ) -> io::Result<()> {
         let disk = self.dir.open_locked(path, OpenMode::CreateNew).unwrap();
         disk.set_len(CONTENT_START + units * UNIT).unwrap();
         let uuid = Uuid::from_u128(500 + number as u128);
-        write_header(&*disk, &uuid, &layout.members().record()).unwrap();
-        layout.begin_rebuild(number, Incoming { uuid, path: path.into(), rebuilt: 0 }, disk).unwrap();
+        layout.rebuild_onto(number, NewMember { uuid, path: path.into(), disk }, None)
     }
 }
 

@@ -87,6 +87,28 @@ fn a_sync_fails_while_the_record_can_not_be_written() {
     assert_eq!(place.stored_in(), [true, false]);
 }
 
+/// Nothing relies on a rebuild that did not begin, or on progress that was not stored. So a full
+/// data directory fails neither writes nor syncs because of them.
+#[test]
+fn a_sync_does_not_need_the_record_of_a_rebuild_that_did_not_begin() {
+    let place = mirror_of(&[2, 2], 2);
+    let disk = place.open();
+    let layout = disk.as_layout().unwrap();
+    place.broken.set("layout-~m", "sync");
+    place.try_replace(layout, 1, "new", 2).unwrap_err();
+    disk.write_at(&[2; 4096], 0).unwrap();
+    disk.sync(SyncPurpose::Apply).unwrap();
+    place.broken.heal();
+    place.replace(layout, 1, "newer", 2);
+    place.broken.set("layout-~m", "sync");
+    let (begun, _) = layout.members().rebuilt().unwrap();
+    layout.note_rebuilt(begun, UNIT).unwrap_err();
+    disk.sync(SyncPurpose::Apply).unwrap();
+    place.broken.heal();
+    layout.note_rebuilt(begun, UNIT).unwrap();
+    assert_eq!(layout.members().rebuilt(), Some((begun, UNIT)));
+}
+
 #[test]
 fn a_block_that_one_member_can_not_read_is_written_again() {
     let place = mirror_of(&[2, 2], 2);

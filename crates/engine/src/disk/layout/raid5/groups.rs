@@ -20,8 +20,9 @@
 use super::rows::BLOCK;
 use crate::codec::{Reader, Writer, crc32c};
 use crate::disk::layout::record::LayoutRecord;
+use crate::disk::layout::replace_file;
 use crate::disk::layout::spans::CopiedSpan;
-use crate::disk::{Dir, OpenMode, SyncPurpose};
+use crate::disk::{Dir, OpenMode};
 use parking_lot::RwLock;
 use std::io;
 use uuid::Uuid;
@@ -74,14 +75,7 @@ fn decode(bytes: &[u8], layout: &Uuid, number: usize) -> Option<Vec<bool>> {
 
 /// Writes the list. When this returns, it survives a power loss.
 fn save(dir: &dyn Dir, name: &str, layout: &Uuid, groups: &[bool]) -> io::Result<()> {
-    let new = format!("{NEW_PREFIX}{name}");
-    let disk = dir.open(&new, OpenMode::Create)?;
-    disk.set_len(0)?;
-    disk.write_at(&encode(layout, groups), 0)?;
-    disk.sync(SyncPurpose::Layout)?;
-    drop(disk);
-    dir.rename(&new, &file_name(name))?;
-    dir.sync(SyncPurpose::Layout)
+    replace_file(dir, &file_name(name), &format!("{NEW_PREFIX}{name}"), &encode(layout, groups))
 }
 
 /// Makes the list of a new layout. `is_consistent` says what is known of all lines.
