@@ -9,9 +9,9 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 /// A connection to a server that may answer before it has read the whole request.
 ///
 /// A server that refuses a long body answers, and closes the connection. The next write of the
-/// client then fails, and hyper would give the connection up with an answer that is not read yet.
-/// So a write that fails waits forever. The end of the connection comes from the reads: the answer,
-/// and then the error or the end.
+/// client then fails. hyper would discard an answer that it has not read. So a write that fails
+/// reports no error here, and never ends. hyper then reads on: first the answer, and then the end of
+/// the connection or its error.
 pub(crate) struct Answered {
     stream: Pin<Box<dyn Stream>>,
     /// Whether a write failed.
@@ -55,6 +55,22 @@ impl AsyncWrite for Answered {
         }
         let written = self.stream.as_mut().poll_write(context, buf);
         self.written(written)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        if self.broken {
+            return Poll::Pending;
+        }
+        let written = self.stream.as_mut().poll_write_vectored(context, bufs);
+        self.written(written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {

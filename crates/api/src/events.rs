@@ -33,7 +33,7 @@ pub struct Event {
 pub enum Followed {
     /// An event.
     Event(Event),
-    /// Events before the next one are left out, because the server has them no more in memory.
+    /// The server left out events before the next one: they are not in its memory any more.
     Gap,
 }
 

@@ -32,10 +32,10 @@ pub struct Task {
     pub kind: String,
     /// Name of what it is done to: a volume, a physical volume, or the pool.
     pub subject: String,
-    /// Time at which the server first saw the task since its start.
+    /// Time at which the server first saw the task after the server started.
     pub begun: Timestamp,
-    /// Time at which the server noticed its end. Absent: it goes on. A task is listed for an hour
-    /// after its end, and of those that have ended the last 256.
+    /// Time at which the server noticed the end of the task. Absent: the task has not ended. The
+    /// server lists a task for an hour after its end, and at most the last 256.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended: Option<Timestamp>,
     /// Number of bytes that are done.

@@ -55,7 +55,7 @@ pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
         Command::Create { snapshot, name, method } => {
             let at = snapshot.address(session)?;
             let kept = format!("{} stays as it is, and {name} begins there", at.volume);
-            announce(session, "cloning", (&at.volume, &at.name), &kept);
+            announce(session, "cloning from", (&at.volume, &at.name), &kept);
             let clone = client.create_clone(&at.volume, &at.name, &CreateClone { name, method })?;
             output.show(&clone, |v| {
                 let access = inherited(&v.name, v.inherited.as_ref());

@@ -6,7 +6,7 @@ use crate::output::Format;
 use crate::session::Session;
 use crate::when::When;
 use clap::Args;
-use hindcast_api::{ClientError, Event, EventsQuery, Followed, MAX_EVENTS, Moment};
+use hindcast_api::{ClientError, ErrorKind, Event, EventsQuery, Followed, MAX_EVENTS, Moment};
 use jiff::Timestamp;
 use std::io::Write;
 use std::time::Duration;
@@ -61,8 +61,8 @@ pub(crate) fn run(args: &Events, session: &Session) -> Result<(), Failure> {
     follow(args, session, last.iter().chain(&found).map(|event| event.id).max().unwrap_or(0))
 }
 
-/// Prints events after the number `seen` as they happen, until nobody reads them any more. When
-/// the server goes away, it is waited for.
+/// Prints the events after the number `seen` until stdout is closed. If the connection ends, it
+/// connects again.
 fn follow(args: &Events, session: &Session, mut seen: u64) -> Result<(), Failure> {
     let mut broken = false;
     let mut is_away = false;
@@ -87,7 +87,10 @@ fn follow(args: &Events, session: &Session, mut seen: u64) -> Result<(), Failure
         let why = match ended {
             _ if broken => return Ok(()),
             Ok(()) => "the server ended the stream".to_owned(),
-            Err(error @ ClientError::Api(_)) => return Err(error.into()),
+            // A busy server takes the stream later.
+            Err(ClientError::Api(body)) if !matches!(body.kind, ErrorKind::Busy | ErrorKind::Unavailable) => {
+                return Err(body.into());
+            }
             Err(error) => error.to_string(),
         };
         if !std::mem::replace(&mut is_away, true) {

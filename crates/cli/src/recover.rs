@@ -132,7 +132,7 @@ pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
     let what = Recover { volumes, to, last_flush, complete };
     if let Some(first) = what.volumes.first() {
         let kept = "the volumes stay as they are, and new ones begin there";
-        announce(session, "recovering", (&first.volume, &what.to), kept);
+        announce(session, "recovering to", (&first.volume, &what.to), kept);
     }
     session.output.show(&session.client.recover(&what)?, |made| new_volumes(&what, made, &session.here))
 }
@@ -151,14 +151,15 @@ fn new_volumes(what: &Recover, made: &[Recovered], here: &Here) -> String {
     what.volumes.iter().zip(made).map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// Says on stderr which moment was understood, before something rests on it, and what is kept.
+/// Prints to stderr which moment the server understood, and what is kept, before the command
+/// changes anything. `doing` ends with "to" or "from".
 ///
-/// Of a snapshot without a history there is no such moment, and nothing is said. With stderr closed
-/// the echo is lost; what follows loses no data.
+/// It prints nothing for a snapshot without a history. If stderr is closed, the text is lost, and
+/// the command continues.
 pub(crate) fn announce(session: &Session, doing: &str, (volume, moment): (&str, &str), kept: &str) {
     if let Ok(found) = session.client.moment(volume, moment) {
         let said = session.here.said(found.time);
-        let _ = writeln!(std::io::stderr(), "{doing} to {said}, lsn:{}; {kept}", found.lsn);
+        let _ = writeln!(std::io::stderr(), "{doing} {said}, lsn:{}; {kept}", found.lsn);
     }
 }
 
@@ -171,7 +172,7 @@ pub(crate) fn kept_by_rollback(undo: Option<&str>) -> String {
 /// Rolls volumes back to a moment. First it says on stderr which moment was understood.
 pub(crate) fn take_back(what: &RecoverInPlace, session: &Session) -> Result<(), Failure> {
     if let Some(first) = what.volumes.first() {
-        announce(session, "going back", (first, &what.to), &kept_by_rollback(what.undo.as_deref()));
+        announce(session, "going back to", (first, &what.to), &kept_by_rollback(what.undo.as_deref()));
     }
     session.output.show(&session.client.recover_in_place(what)?, |done| taken_back(done))
 }

@@ -330,7 +330,7 @@ pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
         Command::Rollback { snapshot, how: How { force, undo_name, undo_keep } } => {
             let at = snapshot.address(session)?;
             let kept = kept_by_rollback(undo_name.as_deref());
-            announce(session, "going back", (&at.volume, &at.name), &kept);
+            announce(session, "going back to", (&at.volume, &at.name), &kept);
             let how = RollBack { undo: undo_name, undo_keep_seconds: undo_keep, force };
             let rolled = client.roll_back(&at.volume, &at.name, &how)?;
             output.show(&rolled, |r| {

@@ -80,8 +80,7 @@ pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
             let volumes = group::volumes(session, vec![volume.to_owned()])?;
             let moment = of_all(session, &volumes, &when)?;
             let new = CreateView { moment, lease_seconds: Some(lease.0.as_secs()), name, last_flush };
-            let views = volumes.iter().map(|volume| client.create_view(volume, &new));
-            let views = views.collect::<Result<Vec<View>, _>>()?;
+            let views = create_all(session, &volumes, &new)?;
             match views.as_slice() {
                 [view] => output.show(view, |view| text(view, &session.here)),
                 _ => output.show(&views, |views| {
@@ -102,8 +101,24 @@ pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
     }
 }
 
-/// Returns a moment in a form that means the same for all `volumes`. A time before now would be
-/// another one for each request, so it becomes the position that the pool had then.
+/// Makes a view of each volume, or none: if one can't be made, those before it are ended.
+fn create_all(session: &Session, volumes: &[String], new: &CreateView) -> Result<Vec<View>, Failure> {
+    let mut views: Vec<View> = Vec::new();
+    for volume in volumes {
+        match session.client.create_view(volume, new) {
+            Ok(view) => views.push(view),
+            Err(error) => {
+                // One that stays ends with its lease.
+                views.iter().for_each(|view| drop(session.client.delete_view(&view.id)));
+                return Err(error.into());
+            }
+        }
+    }
+    Ok(views)
+}
+
+/// Returns the moment in a form that names one position for all `volumes`. The server resolves a
+/// time such as `-10m` again for each request, so the position that the pool had then is used.
 fn of_all(session: &Session, volumes: &[String], when: &When) -> Result<String, Failure> {
     let moment = session.moment(when)?;
     if volumes.len() == 1 || when.is_name() {

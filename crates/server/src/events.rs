@@ -130,7 +130,7 @@ impl Events {
         let directory = state.directory.clone().filter(|_| found.len() < limit);
         drop(state);
         if let Some((directory, edge)) = directory.zip(edge) {
-            // What can't be read is as good as gone.
+            // Files that can't be read are skipped.
             let more = older_in_files(&directory, edge, limit - found.len());
             found.extend(more.unwrap_or_default());
         }

@@ -16,7 +16,7 @@ struct Running {
     is_stopped: AtomicBool,
 }
 
-/// One export. Its drop ends it.
+/// An export that runs. Dropping it removes it from the list.
 pub(crate) struct RunningExport {
     all: Arc<Mutex<BTreeMap<String, Arc<Running>>>>,
     name: String,
@@ -24,7 +24,8 @@ pub(crate) struct RunningExport {
 }
 
 impl RunningExports {
-    /// Registers an export. A second one of the same address has the address with a number.
+    /// Registers an export. If another export has this address, the new one gets a number, as in
+    /// `db@s#2`.
     pub(crate) fn begin(&self, address: &str) -> RunningExport {
         let mut all = self.0.lock();
         let numbered = (2..).map(|n: u64| format!("{address}#{n}"));

@@ -89,6 +89,14 @@ impl SeenTasks {
         state.going.entry(known.id()).or_insert_with(|| Seen::first(&known));
     }
 
+    /// Carries out the request that stops a task. If the request fails, the task ends as it would
+    /// have without it.
+    pub(crate) fn stopping<T, E>(&self, id: &str, stop: impl FnOnce() -> Result<T, E>) -> Result<T, E> {
+        // The task can be gone before the request returns.
+        self.ends(id, End::Stopped);
+        stop().inspect_err(|_| drop(self.0.lock().ends.remove(id)))
+    }
+
     /// Registers how a task that goes on is going to end.
     pub(crate) fn ends(&self, id: &str, end: End) {
         let mut state = self.0.lock();
@@ -98,16 +106,17 @@ impl SeenTasks {
     }
 
     /// Returns tasks as the API has them: those that go on, and then those that have ended, the
-    /// newest first. `exists` tells whether the subject of a task that has ended is still there; a
-    /// task whose subject is gone was stopped. `ended` gets the tasks that have ended since the
-    /// last call.
+    /// newest first. `known` returns those that go on. `how_ended` tells how a task ended that no
+    /// request stopped. `ended` gets the tasks that have ended since the last call.
     pub(crate) fn shown(
         &self,
-        known: Vec<Known>,
-        exists: impl Fn(&Task) -> bool,
+        known: impl FnOnce() -> Vec<Known>,
+        how_ended: impl Fn(&Task) -> End,
         mut ended: impl FnMut(&Task),
     ) -> Vec<Task> {
+        // A task that is registered between the look and this lock would count as ended.
         let mut state = self.0.lock();
+        let known = known();
         let State { going, ends, .. } = &mut *state;
         let mut next = BTreeMap::new();
         let mut tasks: Vec<Task> = Vec::with_capacity(known.len());
@@ -123,9 +132,8 @@ impl SeenTasks {
         }
         next.extend(lasting);
         let gone = std::mem::replace(going, next);
-        let by_itself = |seen: &Seen| if exists(&seen.last) { End::Done } else { End::Stopped };
         let end = |(id, seen): (String, Seen)| {
-            let end = ends.remove(&id).unwrap_or_else(|| by_itself(&seen));
+            let end = ends.remove(&id).unwrap_or_else(|| how_ended(&seen.last));
             seen.ended(end)
         };
         let gone: Vec<Task> = gone.into_iter().map(end).collect();
@@ -214,7 +222,7 @@ mod tests {
     #[test]
     fn rates_come_from_what_was_seen_before() {
         let seen = SeenTasks::default();
-        let shown = |known| seen.shown(known, |_| true, |_| {});
+        let shown = |known| seen.shown(|| known, |_| End::Done, |_| {});
         let at = |done| vec![Known::new("flatten", "db", Progress::Done { done, total: Some(1000) }, None)];
         let first = &shown(at(100))[0];
         assert_eq!((first.id.as_str(), first.rate, first.seconds_left), ("flatten:db", None, None));
@@ -238,7 +246,8 @@ mod tests {
         let seen = SeenTasks::default();
         let mut told = Vec::new();
         let mut look = |known| {
-            seen.shown(known, |task| task.subject != "gone", |task| told.push((task.id.clone(), task.state)))
+            let how = |task: &Task| if task.subject == "gone" { End::Stopped } else { End::Done };
+            seen.shown(|| known, how, |task| told.push((task.id.clone(), task.state)))
         };
         let known = |kind, done| Known::new(kind, "db", Progress::Done { done, total: Some(10) }, None);
         seen.begun("scrub", "pool");

@@ -397,8 +397,8 @@ pub struct Settings {
     #[arg(long, env = "HINDCAST_SCRUB_RATE", value_name = "SIZE", help_heading = "Tuning")]
     pub scrub_rate: Option<Size>,
 
-    /// Do not start while a member of a mirror or RAID-5 is missing, also if the others have all
-    /// data
+    /// Refuse to start while a member of a mirror or RAID-5 is missing, even if the other members
+    /// have all data
     #[arg(
         long,
         env = "HINDCAST_REQUIRE_ALL",
@@ -416,7 +416,8 @@ pub struct Settings {
     pub rebuild_rate: Option<Size>,
 
     /// Time after which a spare disk (hindcast pool add --spare) takes the place of a member of a
-    /// mirror or RAID-5 that is out, such as 10m: 0 for never by itself [default: 10m]
+    /// mirror or RAID-5 that is out, such as 10m. 0: a spare never steps in by itself [default:
+    /// 10m]
     #[arg(long, env = "HINDCAST_SPARE_AFTER", value_name = "TIME", help_heading = "Tuning")]
     pub spare_after: Option<TimeSpan>,
 

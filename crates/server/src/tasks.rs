@@ -4,7 +4,7 @@ use crate::app::App;
 use crate::periodic::Worker;
 use crate::progress::{End, Known, Progress};
 use hindcast_api::{Task, TaskState};
-use hindcast_engine::pool::PvInfo;
+use hindcast_engine::pool::{MemberInfo, PvInfo};
 use hindcast_engine::{Error, ErrorKind, Result};
 use std::io;
 use std::sync::Arc;
@@ -18,7 +18,11 @@ const OF_VOLUMES: [&str; 3] = ["flatten", "relocate", "import"];
 
 impl App {
     /// Returns the tasks that go on, by kind, and then those that have ended lately.
-    pub(crate) fn tasks(&self) -> Result<Vec<Task>> {
+    pub(crate) fn tasks(&self) -> Vec<Task> {
+        self.seen_tasks.shown(|| self.known_tasks(), |task| self.how_ended(task), tell_of_end)
+    }
+
+    fn known_tasks(&self) -> Vec<Known> {
         let mut known = self.tasks_of_volumes();
         known.extend(self.tasks_of_pvs());
         let rebalance = self.pool.rebalancing();
@@ -28,20 +32,53 @@ impl App {
         }
         let scrub = self.pool.data_scrub();
         if scrub.running {
-            let done = scrub.verified + scrub.unknown + scrub.damaged + scrub.unreadable;
+            let done = scrub.verified
+                + scrub.unknown
+                + scrub.adopted
+                + scrub.repaired
+                + scrub.damaged
+                + scrub.unreadable;
             let waits = scrub.paused.then(|| "it is paused".to_owned());
             known.push(Known::new("scrub", "pool", Progress::Done { done, total: Some(scrub.total) }, waits));
         }
         known.extend(self.exports.running().into_iter().map(|(address, done)| {
             Known::new("export", &address, Progress::Done { done, total: None }, None)
         }));
-        if self.pool.dissolving() > 0 {
+        if self.pool.is_dissolving() {
             known.push(Known::own("dissolve", "pool"));
         }
-        let is_there = |task: &Task| {
-            !OF_VOLUMES.contains(&task.kind.as_str()) || self.pool.volume(&task.subject).is_ok()
-        };
-        Ok(self.seen_tasks.shown(known, is_there, tell_of_end))
+        known
+    }
+
+    /// Returns how a task ended that no request for tasks stopped.
+    fn how_ended(&self, task: &Task) -> End {
+        let subject = task.subject.as_str();
+        match task.kind.as_str() {
+            "rebuild" => self.how_rebuilt(subject),
+            "drain" if self.pool.pvs().iter().any(|pv| pv.path == subject && pv.used > 0) => End::Stopped,
+            kind if OF_VOLUMES.contains(&kind) && self.pool.volume(subject).is_err() => End::Stopped,
+            _ => End::Done,
+        }
+    }
+
+    /// Returns how the rebuild onto a disk ended.
+    fn how_rebuilt(&self, disk: &str) -> End {
+        let members: Vec<MemberInfo> = self
+            .pool
+            .pvs()
+            .into_iter()
+            .filter_map(|pv| pv.layout)
+            .flat_map(|layout| layout.members)
+            .collect();
+        if members.iter().any(|member| member.path == disk && member.is_in) {
+            return End::Done;
+        }
+        // The reason of a rebuild that ended names the disk.
+        let onto = format!("onto {disk} ");
+        match members.into_iter().find(|member| member.reason.contains(&onto)) {
+            Some(member) => End::Failed(member.reason),
+            None => End::Stopped,
+        }
     }
 
     fn tasks_of_volumes(&self) -> Vec<Known> {
@@ -83,14 +120,19 @@ impl App {
     /// Stops a task. What is done stays done.
     pub(crate) fn stop_task(&self, id: &str) -> Result<()> {
         let goes_on = |task: &Task| task.id == id && task.ended.is_none();
-        let task = self.tasks()?.into_iter().find(goes_on).ok_or_else(|| {
+        let task = self.tasks().into_iter().find(goes_on).ok_or_else(|| {
             Error::new(
                 ErrorKind::NotFound,
-                format!("stop task {id}: it does not go on; see `hindcast tasks`"),
+                format!("stop task {id}: it is not running; see `hindcast tasks`"),
             )
         })?;
-        let subject = task.subject.as_str();
-        match task.kind.as_str() {
+        self.seen_tasks.stopping(id, || self.stop(&task))?;
+        tracing::info!(event = "task.stopped", task = id, "task stopped");
+        Ok(())
+    }
+
+    fn stop(&self, Task { id, kind, subject, .. }: &Task) -> Result<()> {
+        match kind.as_str() {
             "flatten" => self.pool.stop_flatten(subject)?,
             "relocate" => drop(self.pool.stop_relocation(subject)?),
             "import" => self.pool.cancel_import(subject)?,
@@ -101,18 +143,15 @@ impl App {
             "scrub" => drop(self.pool.stop_scrub()?),
             kind => {
                 let text =
-                    format!("stop task {id}: the server does {kind} by itself, and it can't be stopped");
+                    format!("stop task {id}: the server runs {kind} on its own, and no request can stop it");
                 return Err(Error::new(ErrorKind::Unsupported, text));
             }
         }
-        self.seen_tasks.ends(id, End::Stopped);
-        tracing::info!(event = "task.stopped", task = id, "task stopped");
         Ok(())
     }
 }
 
-/// Makes an event of the end of a task. A task that was stopped, or an export or import, has one
-/// already.
+/// Makes an event when a task is done. Stopped tasks, exports and imports have events of their own.
 fn tell_of_end(task: &Task) {
     if task.state != TaskState::Done {
         return;
@@ -130,9 +169,5 @@ fn tell_of_end(task: &Task) {
 
 /// Starts the thread that notices the ends of tasks.
 pub(crate) fn start(app: Arc<App>) -> io::Result<Worker> {
-    Worker::start("tasks", LOOK, move || {
-        if let Err(error) = app.tasks() {
-            tracing::debug!(%error, "the tasks are not known");
-        }
-    })
+    Worker::start("tasks", LOOK, move || drop(app.tasks()))
 }

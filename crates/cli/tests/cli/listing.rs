@@ -153,7 +153,7 @@ fn before_something_rests_on_a_moment_the_command_says_which() {
     server.ok(&["volume", "create", "db", "--size", "1M", "--cdp", "parity"]);
     server.ok(&["mark", "db", "here"]);
     for (command, begin, kept) in [
-        ("clone create db@here copy", "cloning to ", "db stays as it is, and copy begins there"),
+        ("clone create db@here copy", "cloning from ", "db stays as it is, and copy begins there"),
         ("recover db --to here --as then", "recovering to ", "new ones begin there"),
         ("recover db --to here --in-place", "going back to ", "kept as a snapshot"),
         ("rollback db@here --undo-name undo", "going back to ", "kept as the snapshot undo"),

@@ -2,7 +2,7 @@
 
 use crate::server::Server;
 use serde_json::Value;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
@@ -43,8 +43,55 @@ fn the_end_of_a_task_is_told_and_listed() {
     server.ok(&["export", "db@s", "--file", dir.path().join("stream").to_str().unwrap()]);
     wait_for(&server, "export:db@s", "done");
     let (code, message) = server.fails(&["tasks", "stop", "flatten:copy"]);
-    assert!(code == 3 && message.contains("does not go on"), "{message}");
+    assert!(code == 3 && message.contains("is not running"), "{message}");
     assert!(server.ok(&["tasks", "-o", "task,state,ended"]).contains("flatten:copy"));
+    // A task of the same identity is another entry, also for pages.
+    server.ok(&["pool", "scrub", "--wait"]);
+    let id = "scrub:pool";
+    let count = || {
+        let all = server.json(&["tasks"]);
+        all.as_array().unwrap().iter().filter(|t| t["id"] == id && t["state"] == "done").count()
+    };
+    let end = Instant::now() + Duration::from_secs(30);
+    while count() < 2 && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let mut seen = Vec::new();
+    let mut path = "/api/v1/tasks?limit=1".to_owned();
+    loop {
+        let mut stream = UnixStream::connect(server.socket()).unwrap();
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        let page: Value = serde_json::from_str(body).unwrap();
+        seen.extend(page.as_array().unwrap().iter().map(|task| task["id"].as_str().unwrap().to_owned()));
+        let Some(next) = head.lines().find_map(|line| line.strip_prefix("link: <")) else { break };
+        path = next.split('>').next().unwrap().to_owned();
+    }
+    assert_eq!(seen.iter().filter(|found| *found == id).count(), 2, "{seen:?}");
+}
+
+#[test]
+fn a_rebuild_that_was_stopped_is_not_done() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path());
+    server.ok(&["pool", "add", "--layout", "mirror", "--name", "m1", "a", "b", "--size", "64M"]);
+    let plain = server.json(&["pool", "pvs"])[0]["path"].as_str().unwrap().to_owned();
+    server.ok(&["pool", "drain", &plain, "--wait"]);
+    wait_for(&server, &format!("drain:{plain}"), "done");
+    // Extents are in use, so the rebuild takes longer than this test.
+    let image = dir.path().join("image");
+    std::fs::write(&image, crate::daemon::pattern(24 << 20)).unwrap();
+    server.ok(&["volume", "create", "db", "--origin", image.to_str().unwrap()]);
+    server.ok(&["volume", "flatten", "db", "--wait"]);
+    server.ok(&["pool", "replace", "b", "c", "--size", "64M", "--rate", "1M"]);
+    wait_for(&server, "rebuild:c", "running");
+    server.ok(&["pool", "offline", "c"]);
+    let task = wait_for(&server, "rebuild:c", "failed");
+    assert!(task["error"].as_str().unwrap().contains("it was put out"), "{task}");
+    server.ok(&["pool", "replace", "b", "d", "--size", "64M"]);
+    wait_for(&server, "rebuild:d", "done");
 }
 
 #[test]
@@ -90,7 +137,7 @@ fn an_export_is_stopped_as_a_task() {
     server.ok(&["tasks", "stop", "export:big@s"]);
     let mut sent = Vec::new();
     // The server breaks the stream off before its end.
-    let _ = std::io::Read::read_to_end(&mut stream, &mut sent);
+    let _ = stream.read_to_end(&mut sent);
     assert!(sent.len() < 24 << 20, "{}", sent.len());
     wait_for(&server, "export:big@s", "stopped");
 }

@@ -23,17 +23,17 @@ impl Pool {
         names.by_name.values().filter(is_busy).map(|volume| volume.name.read().clone()).collect()
     }
 
-    /// Returns the number of deleted snapshots that are being dissolved. Those on which something
-    /// rests, or that a client still reads, wait, and do not count.
-    pub fn dissolving(&self) -> usize {
+    /// Returns whether a deleted snapshot is being dissolved. A deleted snapshot that another branch
+    /// depends on, or that a client reads, waits and does not count.
+    pub fn is_dissolving(&self) -> bool {
         let deleted: Vec<SnapshotId> = self.destager.state.lock().deleted.iter().copied().collect();
         let names = self.core.names.read();
-        let is_free = |id: &&SnapshotId| {
-            names.snapshots.get(*id).is_some_and(|snapshot| {
+        let is_free = |id: &SnapshotId| {
+            names.snapshots.get(id).is_some_and(|snapshot| {
                 let line = &snapshot.state.line;
                 snapshot.state.handles.load(Ordering::Acquire) == 0 && !names.has_children(line.frozen())
             })
         };
-        deleted.iter().filter(is_free).count()
+        deleted.iter().any(is_free)
     }
 }

@@ -28,8 +28,8 @@ pub(super) struct Audited {
     method: String,
     route: String,
     subject: String,
-    /// Whether the request has a token or logs in. Others have no credentials, as those of a page
-    /// that asks whether it has a session.
+    /// Whether the request has a token or logs in. The console asks without credentials whether it
+    /// has a session; such a request makes no event.
     has_credentials: bool,
     /// The caller, as soon as it is known.
     pub(super) caller: Option<Arc<Principal>>,

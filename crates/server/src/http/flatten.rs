@@ -4,7 +4,6 @@ use super::error::{ApiError, Json, Path};
 use super::shared::{Shared, blocking};
 use crate::app::App;
 use crate::convert;
-use crate::progress::End;
 use axum::extract::State;
 use axum::http::StatusCode;
 use hindcast_api::{ErrorBody, Flatten, FlattenProgress, Flattening, VolumeOrigin};
@@ -65,8 +64,7 @@ async fn flatten(
 #[utoipa::path(delete, path = "/volumes/{volume}/flatten", params(("volume" = String, Path)), responses((status = NO_CONTENT), (status = "default", body = ErrorBody)))]
 async fn stop_flattening(State(app): Shared, Path(volume): Path<String>) -> Result<StatusCode, ApiError> {
     blocking(&app, move |app| {
-        app.pool.stop_flatten(&volume)?;
-        app.seen_tasks.ends(&format!("flatten:{volume}"), End::Stopped);
+        app.seen_tasks.stopping(&format!("flatten:{volume}"), || app.pool.stop_flatten(&volume))?;
         tracing::info!(event = "flatten.stopped", volume, "flattening stopped");
         Ok(StatusCode::NO_CONTENT)
     })

@@ -1,7 +1,7 @@
 //! Pages of lists: which lists have them, and how a list is cut.
 //!
-//! A page has the entries whose key is greater than that of the last entry of the page before. So
-//! entries that appear or vanish between two requests neither repeat nor hide others.
+//! A page begins after the key of the last entry of the page before. Entries that are added or
+//! removed between two requests neither repeat other entries nor hide them.
 
 use super::error::{ApiError, Json};
 use axum::extract::FromRequestParts;
@@ -62,7 +62,8 @@ static LISTS: [PagedList; 14] = [
     list("/schedules", NAME),
     list("/snapshots", &[("volume", KeyKind::Text), ("created", KeyKind::Time), ("uuid", KeyKind::Text)]),
     list("/targets", NAME),
-    list("/tasks", ID),
+    // A task that began again after it had ended is listed twice.
+    list("/tasks", &[("id", KeyKind::Text), ("begun", KeyKind::Time)]),
     list("/trash", &[("deleted", KeyKind::Time), ("uuid", KeyKind::Text)]),
     list("/views", ID),
     list("/volumes", NAME),

@@ -4,7 +4,6 @@ use super::error::{ApiError, Json};
 use super::shared::{Shared, blocking};
 use crate::app::App;
 use crate::convert;
-use crate::progress::End;
 use axum::extract::State;
 use axum::http::StatusCode;
 use hindcast_api::{ErrorBody, Rebalance, Rebalancing};
@@ -48,8 +47,7 @@ async fn rebalance(
 #[utoipa::path(delete, path = "/pool/rebalance", responses((status = NO_CONTENT), (status = "default", body = ErrorBody)))]
 async fn stop_rebalance(State(app): Shared) -> Result<StatusCode, ApiError> {
     blocking(&app, |app| {
-        app.pool.stop_rebalance()?;
-        app.seen_tasks.ends("rebalance:pool", End::Stopped);
+        app.seen_tasks.stopping("rebalance:pool", || app.pool.stop_rebalance())?;
         tracing::info!(event = "rebalance.stopped", "rebalancing stopped");
         Ok(StatusCode::NO_CONTENT)
     })

@@ -3,7 +3,6 @@
 use super::error::{ApiError, Json, Path};
 use super::shared::{Shared, blocking};
 use crate::app::App;
-use crate::progress::End;
 use axum::extract::State;
 use axum::http::StatusCode;
 use hindcast_api::{ErrorBody, Relocate, Relocating, Relocation};
@@ -56,8 +55,7 @@ async fn relocate(
 #[utoipa::path(delete, path = "/volumes/{volume}/relocation", params(("volume" = String, Path)), responses((status = NO_CONTENT), (status = "default", body = ErrorBody)))]
 async fn stop_relocation(State(app): Shared, Path(volume): Path<String>) -> Result<StatusCode, ApiError> {
     blocking(&app, move |app| {
-        app.pool.stop_relocation(&volume)?;
-        app.seen_tasks.ends(&format!("relocate:{volume}"), End::Stopped);
+        app.seen_tasks.stopping(&format!("relocate:{volume}"), || app.pool.stop_relocation(&volume))?;
         tracing::info!(event = "relocation.stopped", volume, "relocation stopped");
         Ok(StatusCode::NO_CONTENT)
     })

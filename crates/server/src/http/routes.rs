@@ -21,7 +21,6 @@ use crate::host_paths::{Door, Purpose};
 use crate::iscsi::Making;
 use crate::lineage::Lineage;
 use crate::metrics;
-use crate::progress::End;
 use crate::same::Same;
 use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::{StatusCode, header};
@@ -257,11 +256,9 @@ async fn patch_pv(
         tracing::info!(event = "pv.changed", pv, draining = patch.draining, "physical volume changed");
         let all: Vec<Pv> = app.pool.pvs().iter().map(convert::pv).collect();
         let found = all.into_iter().find(|p| p.path == pv || p.uuid == pv || p.id.to_string() == pv);
-        if let Some(found) = &found {
-            match patch.draining {
-                true => app.seen_tasks.begun("drain", &found.path),
-                false => app.seen_tasks.ends(&format!("drain:{}", found.path), End::Stopped),
-            }
+        // A drain that ends while data is left was stopped.
+        if let Some(found) = found.as_ref().filter(|_| patch.draining) {
+            app.seen_tasks.begun("drain", &found.path);
         }
         found
             .map(Json)

@@ -4,7 +4,6 @@ use super::error::{ApiError, Json};
 use super::shared::{Shared, blocking};
 use crate::app::App;
 use crate::convert;
-use crate::progress::End;
 use axum::extract::State;
 use axum::http::StatusCode;
 use hindcast_api::{BeginScrub, Damage, ErrorBody, PatchScrub, Scrub};
@@ -59,8 +58,7 @@ async fn patch_scrub(State(app): Shared, Json(patch): Json<PatchScrub>) -> Resul
 #[utoipa::path(delete, path = "/pool/scrub", responses((status = NO_CONTENT), (status = "default", body = ErrorBody)))]
 async fn stop_scrub(State(app): Shared) -> Result<StatusCode, ApiError> {
     blocking(&app, |app| {
-        app.pool.stop_scrub()?;
-        app.seen_tasks.ends("scrub:pool", End::Stopped);
+        app.seen_tasks.stopping("scrub:pool", || app.pool.stop_scrub())?;
         tracing::info!(event = "scrub.stopped", "the scrub was stopped");
         Ok(StatusCode::NO_CONTENT)
     })

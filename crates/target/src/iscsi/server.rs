@@ -297,11 +297,13 @@ fn tell_of_refusal(shared: &Shared, record: &Record, login: &Login<'_>, refusal:
         tracing::debug!(%peer, status, why, "login refused");
         return;
     };
+    /// A client can make up names without end. Each has a line of the log, and few are events.
+    static EVENTS: Repeated = Repeated::events();
     let line = shared.refusals.lock().refused(Instant::now(), initiator, peer.ip().to_canonical(), why);
     match line {
         Some(Line { times, unwritten }) => {
             tracing::warn!(
-                event = "client.refused",
+                event = EVENTS.turn().map(|_| "client.refused"),
                 initiator = ?initiator,
                 %peer,
                 status,

@@ -7,12 +7,14 @@ use std::time::{Duration, Instant};
 const BURST: u32 = 8;
 /// After `BURST` lines, one line may be written in each interval.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// The same for lines that are also events.
+/// Number of lines in a row that are also events.
 const EVENT_BURST: u32 = 20;
+/// After `EVENT_BURST` lines, one event may be made in each interval.
 const EVENT_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Limits how often one kind of log line is written: 8 lines in a row, then one each second. The
-/// next line that is written reports how many lines were suppressed before it.
+/// Limits how often one kind of log line is written. A burst is written at once, and then one line
+/// in each interval. The next line that is written reports how many lines were suppressed before
+/// it.
 #[derive(Debug)]
 pub struct Repeated {
     state: Mutex<State>,
