@@ -47,6 +47,35 @@ pub struct PvLayout {
     pub survives: u64,
     /// The members.
     pub members: Vec<Member>,
+    /// What the layout gains when it has grown. Absent: it has all that its members can hold.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub growth: Option<Growth>,
+}
+
+/// What a mirror or a RAID-5 gains when it has grown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Growth {
+    /// Bytes that the physical volume has then.
+    pub size: u64,
+    /// Bytes that move from full members to others first. Only what is in use is copied.
+    pub moves: u64,
+}
+
+/// How a physical volume is to grow.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct GrowPv {
+    /// Disks that a mirror or RAID-5 gets. Without any, it uses the whole of the disks that it has.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub disks: Vec<AddPv>,
+    /// Bytes that the file of a plain physical volume gets. Absent: its disk was made larger
+    /// already.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub size: Option<u64>,
+    /// Largest number of bytes per second that are copied; 0 means no limit. Absent: what `hindcast
+    /// serve --rebuild-rate` says. It holds until the server stops.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate: Option<u64>,
 }
 
 /// A member of a mirror or of a RAID-5.
@@ -159,6 +188,12 @@ impl Client {
     /// Makes a mirror or a RAID-5 of disks, and adds it to the pool.
     pub fn add_layout(&self, layout: &AddLayout) -> Result<Pv> {
         self.send(Method::POST, "/pool/layouts", layout)
+    }
+
+    /// Makes a physical volume larger. `pv` is its path, its UUID, its number, or the name of a
+    /// mirror or RAID-5.
+    pub fn grow_pv(&self, pv: &str, how: &GrowPv) -> Result<Pv> {
+        self.send(Method::POST, &format!("/pool/pvs/{}/grow", segment(pv)), how)
     }
 
     /// Changes a member of a mirror or of a RAID-5. `member` is its path.

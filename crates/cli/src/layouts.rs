@@ -1,13 +1,13 @@
-//! `hindcast pool layouts`, `replace`, `online`, `offline` and `spares`: mirrors, RAID-5, their
-//! members, and disks that wait for one of them to fail.
+//! `hindcast pool layouts`, `grow`, `replace`, `online`, `offline` and `spares`: mirrors, RAID-5,
+//! their members, and disks that wait for one of them to fail.
 
 use crate::failure::Failure;
 use crate::listing::{Cell, Column, Listing};
 use crate::session::Session;
 use clap::{Args as ClapArgs, Subcommand, ValueEnum};
 use hindcast_api::{
-    AddLayout, AddPv, ErrorBody, ErrorKind, LayoutKind, Member, MemberState, MemberTarget, PatchMember, Pv,
-    PvLayout, Size, SpareDisk,
+    AddLayout, AddPv, ErrorBody, ErrorKind, GrowPv, LayoutKind, Member, MemberState, MemberTarget,
+    PatchMember, Pv, PvLayout, Size, SpareDisk,
 };
 
 const REPLACE_EXAMPLES: &str = "\
@@ -23,6 +23,16 @@ Example:
   hindcast pool online /dev/vdb                  the disk was away, and is there again
 
 The disk gets all data in use again, because writes went on without it.";
+
+const GROW_EXAMPLES: &str = "\
+Examples:
+  hindcast pool grow m1 /dev/vde                 the mirror m1 gets a disk more
+  hindcast pool grow r1                          the disks of r1 were made larger
+  hindcast pool grow /dev/vdb                    so was this one
+  hindcast pool grow pv-0.img --size 20G         make this file larger, and use it
+
+One more disk beside full ones brings space only when content has moved to it. `hindcast tasks` \
+shows how much is left, and the space grows meanwhile.";
 
 /// How a physical volume keeps its content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -124,6 +134,27 @@ pub(crate) enum Members {
     Layouts(Listing),
     /// List the disks that wait for a member of a mirror or RAID-5 to fail
     Spares(Listing),
+    /// Make a physical volume larger: with more disks in a mirror or RAID-5, or because its disks
+    /// were made larger
+    #[command(after_help = GROW_EXAMPLES)]
+    Grow {
+        /// Name of a mirror or RAID-5, or path or number of a physical volume
+        pv: String,
+        /// Disks that the mirror or RAID-5 gets: file names in the data directory, or absolute
+        /// paths
+        disks: Vec<String>,
+        /// Create sparse files of this size; without disks: give the file of a plain physical
+        /// volume this size
+        #[arg(long)]
+        size: Option<Size>,
+        /// Use the disks even if they hold data, which is lost
+        #[arg(long, requires = "disks")]
+        force: bool,
+        /// Copy at most so many bytes per second: 0 for no limit [default: serve --rebuild-rate
+        /// decides]
+        #[arg(long, value_name = "SIZE")]
+        rate: Option<Size>,
+    },
     /// Put another disk in the place of a member of a mirror or RAID-5
     #[command(after_help = REPLACE_EXAMPLES)]
     Replace {
@@ -173,6 +204,13 @@ pub(crate) fn run(command: Members, session: &Session) -> Result<(), Failure> {
             let layouts = pvs.iter().filter_map(|pv| Some((pv.layout.as_ref()?, Some(pv.size))));
             return listing.show(session, layouts.flat_map(|(of, size)| rows(of, size)).collect(), COLUMNS);
         }
+        Members::Grow { pv, disks, size, force, rate } => {
+            let (of_disks, of_file) = if disks.is_empty() { (None, size) } else { (size, None) };
+            let disk = |path| AddPv { path, size: of_disks.map(|size| size.0), force };
+            let disks = disks.into_iter().map(disk).collect();
+            let how = GrowPv { disks, size: of_file.map(|size| size.0), rate: rate.map(|rate| rate.0) };
+            return session.output.show(&session.client.grow_pv(&pv, &how)?, grown);
+        }
         Members::Spares(listing) => return listing.show(session, session.client.spares()?, SPARE_COLUMNS),
         Members::Replace { old, new, size, force, rate } => {
             let onto = AddPv { path: new, size: size.map(|size| size.0), force };
@@ -196,6 +234,18 @@ const SPARE_COLUMNS: &[Column<SpareDisk>] = &[
         cell: |spare| Cell::text(spare.problem.as_deref().unwrap_or_default()),
     },
 ];
+
+/// Says how large a physical volume is that was told to grow.
+fn grown(pv: &Pv) -> String {
+    let Some(growth) = pv.layout.as_ref().and_then(|layout| layout.growth) else {
+        return format!("{}: {}", pv.path, Size(pv.size));
+    };
+    let when = match growth.moves {
+        0 => "in a moment".to_owned(),
+        moves => format!("when {} have moved; see `hindcast tasks`", Size(moves)),
+    };
+    format!("{}: {} now, {} {when}", pv.path, Size(pv.size), Size(growth.size))
+}
 
 /// Says how many disks have what.
 fn shape(layout: &PvLayout) -> String {
@@ -281,6 +331,7 @@ mod tests {
             unit: None,
             survives: 0,
             members,
+            growth: None,
         };
         let all = rows(&layout, Some(1 << 30));
         let shown: Vec<_> = all.iter().map(|r| (&r.layout[..], r.state, &r.note[..])).collect();

@@ -324,6 +324,18 @@ pub struct LayoutSpec {
     pub members: Vec<PvSpec>,
 }
 
+/// How a physical volume is to grow.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct GrowSpec {
+    /// Disks that a mirror or RAID-5 gets. Without any, it uses all of those that it has.
+    pub disks: Vec<PvSpec>,
+    /// Bytes that the file of a plain physical volume gets.
+    pub size: Option<u64>,
+    /// Largest number of bytes per second that are copied: 0 means no limit, `None` what the
+    /// pool's options say.
+    pub rate: Option<u64>,
+}
+
 /// How several disks hold the content of a physical volume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LayoutShape {

@@ -229,6 +229,7 @@ pub(crate) fn layout(info: &LayoutInfo) -> api::PvLayout {
         unit,
         survives: info.survives as u64,
         members: info.members.iter().map(member).collect(),
+        growth: info.growth.map(|growth| api::Growth { size: growth.size, moves: growth.moves }),
     }
 }
 

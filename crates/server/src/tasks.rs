@@ -113,6 +113,12 @@ impl App {
                 let progress = Progress::Done { done: *done, total: Some(pv.size) };
                 known.push(Known::new("rebuild", onto, progress, pv.failure.clone()));
             }
+            if let Some((layout, growth)) = pv.layout.as_ref().and_then(|of| Some((of, of.growth?))) {
+                let is_whole = layout.members.iter().all(|member| member.is_in && member.incoming.is_none());
+                let waits = (!is_whole).then(|| "it goes on when all members have everything".to_owned());
+                let waits = pv.failure.clone().or(waits);
+                known.push(Known::new("grow", &pv.path, Progress::Left(growth.moves), waits));
+            }
         }
         known
     }

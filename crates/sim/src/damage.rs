@@ -367,6 +367,7 @@ mod tests {
             sums: false,
             layout: None,
             spares: false,
+            grows: false,
             ops,
         };
         run_script(&script, None, None, None).map(drop).unwrap();

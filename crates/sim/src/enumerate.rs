@@ -35,6 +35,7 @@ fn plan_of(script: &Script) -> Plan {
     plan.sums = script.sums;
     plan.layout = script.layout;
     plan.spares = script.spares;
+    plan.grows = script.grows;
     plan
 }
 

@@ -6,11 +6,14 @@ use crate::disk::Failing;
 use crate::run::{Outcome, Run};
 use crate::survive;
 use crate::workload::Op;
-use hindcast_engine::pool::{LayoutInfo, LayoutShape, LayoutSpec, Progress, PvSpec};
+use hindcast_engine::ErrorKind;
+use hindcast_engine::pool::{GrowSpec, LayoutInfo, LayoutShape, LayoutSpec, Progress, PvSpec};
 
 /// Names of the members' files, and of a spare disk. Physical volumes have such names, so that
 /// tears are the same.
-const MEMBERS: [&str; 5] = ["pv-m0", "pv-m1", "pv-m2", "pv-m3", "pv-m4"];
+const MEMBERS: [&str; 7] = ["pv-m0", "pv-m1", "pv-m2", "pv-m3", "pv-m4", "pv-m5", "pv-m6"];
+/// Number of disks that a layout gets later.
+const MORE: usize = 2;
 /// Bytes of a member before its content, and a unit of that.
 const HEAD: u64 = 1 << 20;
 /// Steps of background work within which a rebuild has to end.
@@ -104,7 +107,7 @@ impl Run {
 
     /// Makes the disk that is no member a spare, in a pool with spares.
     fn add_spare(&mut self) -> Outcome<()> {
-        let all = self.plan.layout.map_or(0, Shape::disks) + 1;
+        let all = self.member_files.len() + 1;
         let free = MEMBERS[..all].iter().find(|path| !self.member_files.contains(path));
         let (true, Some(path)) = (self.plan.spares, free) else { return Ok(()) };
         // The disk was repaired.
@@ -166,6 +169,7 @@ impl Run {
     /// Carries out an operation about physical volumes in a pool on a layout.
     pub(crate) fn perform_on_layout(&mut self, op: &Op) -> Outcome<()> {
         match op {
+            Op::AddPv { .. } if self.plan.grows => self.grow_layout(),
             Op::AddPv { .. } | Op::DrainPv(..) => self.mend_member(),
             Op::FailPv(pick) => {
                 let how = if pick.is_multiple_of(2) { Failing::Writes } else { Failing::Syncs };
@@ -201,6 +205,7 @@ impl Run {
     pub(crate) fn with_beginning(&self, pv: String) -> Option<String> {
         match self.plan.layout {
             None => Some(pv),
+            Some(_) if self.plan.grows => None,
             Some(Shape::Mirror) => {
                 let strong = self.member_files.iter().find(|path| **path != MEMBERS[self.weak]);
                 strong.map(|path| (*path).to_owned())
@@ -216,6 +221,37 @@ impl Run {
             self.say(|| format!("{} is away", MEMBERS[self.weak]));
             self.dir.hide(MEMBERS[self.weak], true);
         }
+    }
+
+    /// Adds a disk to the layout. Content moves to it in later background work.
+    fn grow_layout(&mut self) -> Outcome<()> {
+        let Some(planned) = self.plan.layout else { return Ok(()) };
+        let pool = self.pool()?;
+        let Some(layout) = pool.pvs().into_iter().find_map(|pv| pv.layout) else { return Ok(()) };
+        let is_used = |path: &str| {
+            let is_it = |of: &hindcast_engine::pool::MemberInfo| {
+                of.path == path || of.incoming.as_ref().is_some_and(|(onto, _)| onto == path)
+            };
+            layout.members.iter().any(is_it) || pool.spares().iter().any(|spare| spare.path == path)
+        };
+        let most = (planned.disks() + MORE).min(MEMBERS.len());
+        // The weak disk may have left the layout, and still fails.
+        let is_weak = |path: &str| path == MEMBERS[self.weak];
+        let free = MEMBERS.iter().find(|path| !is_used(path) && !is_weak(path));
+        let Some(path) = free.filter(|_| layout.members.len() < most) else { return Ok(()) };
+        let disk = PvSpec { path: (*path).into(), size: Some(self.member_size), force: true };
+        let how = GrowSpec { disks: vec![disk], ..GrowSpec::default() };
+        let grown = survive(|| pool.grow("m", &how).map(drop));
+        if self.dir.crashed() || self.dir.panicked() || self.poisoned() {
+            return Ok(());
+        }
+        match grown {
+            Ok(()) => self.say(|| format!("{path} is a further member")),
+            // Very small members do not make a whole unit together.
+            Err(e) if e.kind() == ErrorKind::Conflict && e.to_string().contains("gain nothing") => {}
+            Err(e) => return Err(format!("grow by {path}: {e:?}")),
+        }
+        Ok(())
     }
 
     /// Rebuilds the weak member, whatever it has, onto its own disk or onto a spare. When that has

@@ -36,6 +36,8 @@ pub struct Script {
     pub layout: Option<Shape>,
     /// Whether the layout has a spare disk.
     pub spares: bool,
+    /// Whether the layout grows by further disks.
+    pub grows: bool,
     /// The operations.
     pub ops: Vec<Op>,
 }
@@ -50,6 +52,7 @@ fn script(name: &'static str, atomic_unit: u32, ops: Vec<Op>) -> Script {
         sums: false,
         layout: None,
         spares: false,
+        grows: false,
         ops,
     }
 }
@@ -59,7 +62,7 @@ fn by_reference(name: &'static str, ops: Vec<Op>) -> Script {
 }
 
 /// Returns the scripts that always have sums.
-fn with_sums() -> [Script; 11] {
+fn with_sums() -> [Script; 13] {
     let kept = |name, ops| Script { sums: true, ..by_reference(name, ops) };
     let on = |layout, name, ops| Script { sums: true, layout: Some(layout), ..by_reference(name, ops) };
     let repair = |name, ops| Script { sums: true, ..script(name, 4096, ops) };
@@ -75,6 +78,8 @@ fn with_sums() -> [Script; 11] {
         repair("repair-in-place", repair::in_place()),
         Script { spares: true, ..on(Shape::Mirror, "mirror-spare", layouts::spares()) },
         Script { spares: true, ..on(Shape::RAID5, "raid5-spare", layouts::spare()) },
+        Script { grows: true, ..on(Shape::Mirror, "mirror-grow", layouts::growth()) },
+        Script { grows: true, ..on(Shape::RAID5, "raid5-grow", layouts::growth()) },
     ]
 }
 

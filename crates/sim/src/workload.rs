@@ -415,6 +415,8 @@ pub struct Plan {
     pub layout: Option<Shape>,
     /// Whether a pool on a layout has a spare disk, which steps in at once.
     pub spares: bool,
+    /// Whether a pool on a layout grows by further disks.
+    pub grows: bool,
     /// Whether the place of a slot may depend on the chunk that it is for.
     pub by_chunk: bool,
 }
@@ -464,6 +466,7 @@ impl Plan {
             sums: false,
             layout: None,
             spares: false,
+            grows: false,
             by_chunk: false,
         }
     }
@@ -533,6 +536,7 @@ impl Plan {
             sums: false,
             layout: None,
             spares: false,
+            grows: false,
             by_chunk: false,
         }
     }

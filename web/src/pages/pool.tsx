@@ -115,6 +115,11 @@ function Members({ layout, size }: { layout: PvLayout; size: number }) {
       <li class="soft">
         {shape} on {count(layout.members.length)} disks; {survives}
       </li>
+      {layout.growth && (
+        <li class="soft">
+          grows to {bytes(layout.growth.size)}; {bytes(layout.growth.moves)} move first
+        </li>
+      )}
       {layout.members.map((member) => (
         <li key={member.path} class="line">
           <span>{member.path}</span>

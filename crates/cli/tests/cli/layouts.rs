@@ -162,3 +162,43 @@ fn a_spare_disk_steps_in() {
     let server = Server::start(dir.path());
     assert!(degraded(&server));
 }
+
+#[test]
+fn a_mirror_grows() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path());
+    server.ok(&["pool", "add", "--layout", "mirror", "--name", "m1", "a.img", "b.img", "--size", "65M"]);
+    let told = server.ok(&["pool", "grow", "m1", "c.img", "--size", "65M"]);
+    assert!(told.starts_with("mirror:m1: ") && told.contains("have moved; see `hindcast tasks`"), "{told}");
+    let until = Instant::now() + Duration::from_secs(30);
+    let of_layout = || {
+        let all = server.json(&["pool", "layouts"]);
+        all.as_array().unwrap().iter().find(|pv| pv["path"] == "mirror:m1").unwrap().clone()
+    };
+    while !of_layout()["layout"]["growth"].is_null() {
+        assert!(Instant::now() < until, "{}", of_layout());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    // A half of the disk, without the label.
+    assert!(of_layout()["size"].as_u64().unwrap() > 90 << 20, "{}", of_layout());
+    let tasks = server.json(&["tasks"]);
+    let grown = |task: &Value| task["kind"] == "grow" && task["subject"] == "mirror:m1";
+    assert!(tasks.as_array().unwrap().iter().any(grown), "{tasks}");
+
+    let plain = server.json(&["pool", "pvs"])[0].clone();
+    let (path, size) = (plain["path"].as_str().unwrap(), plain["size"].as_u64().unwrap());
+    let larger = (size + (64 << 20)).to_string();
+    let told = server.ok(&["pool", "grow", path, "--size", &larger]);
+    assert!(told.starts_with(&format!("{path}: ")), "{told}");
+    assert!(server.json(&["pool", "pvs"])[0]["size"].as_u64().unwrap() > size);
+    for (args, code) in [
+        (&["pool", "grow", "nothing"][..], 3),
+        (&["pool", "grow", "m1"], 4),
+        (&["pool", "grow", "m1", "--size", "1G"], 2),
+        (&["pool", "grow", path, "d.img", "--size", "65M"], 2),
+        (&["pool", "grow", path, "--force"], 2),
+    ] {
+        let (found, message) = server.fails(args);
+        assert_eq!(found, code, "{args:?}: {message}");
+    }
+}

@@ -3,7 +3,7 @@
 //! is interrupted.
 
 use super::format::{BackupHeader, Section, sum};
-use crate::disk::layout::member::CONTENT_START;
+use crate::disk::layout::member::beginning_on;
 use crate::disk::{Dir, Disk, SyncPurpose};
 use crate::error::{Error, Result, corrupt};
 use crate::space::label::{DATA_START, HEADER_LEN, SLOTS_START};
@@ -108,11 +108,12 @@ pub(super) fn write_on(disk: &Arc<dyn Disk>, sequence: u64, bytes: &[u8]) -> io:
 /// [`crate::ErrorKind::Corrupt`] if there is none.
 pub fn find(dir: &dyn Dir, path: &str) -> Result<Found> {
     let disk = super::open(dir, path)?;
-    let mut headers: Vec<(u64, BackupHeader)> =
-        [0, slot(0), slot(1), CONTENT_START + slot(0), CONTENT_START + slot(1)]
-            .into_iter()
-            .filter_map(|at| Some((at, header_at(&*disk, at)?)))
-            .collect();
+    let of_member = beginning_on(&*disk).into_iter().flat_map(|at| [at + slot(0), at + slot(1)]);
+    let mut headers: Vec<(u64, BackupHeader)> = [0, slot(0), slot(1)]
+        .into_iter()
+        .chain(of_member)
+        .filter_map(|at| Some((at, header_at(&*disk, at)?)))
+        .collect();
     headers.sort_by_key(|(_, header)| std::cmp::Reverse(header.sequence));
     let len = disk.len().map_err(|e| Error::io(format!("measure {path}"), e))?;
     for (at, header) in headers {

@@ -41,7 +41,8 @@ impl Operation for AddPv {
 
     fn apply(&self, names: &mut Namespace, _lsn: Lsn, _time: u64) -> Result<()> {
         names.next_pv = names.next_pv.max(self.pv + 1);
-        names.pvs.insert(self.pv, self.record());
+        // One that was added ahead of its turn may have grown since.
+        names.pvs.entry(self.pv).or_insert_with(|| self.record());
         Ok(())
     }
 
@@ -52,7 +53,9 @@ impl Operation for AddPv {
     }
 
     fn store(&self, txn: &mut Txn<'_>) -> Result<()> {
-        txn.put_pv(self.pv, &self.record())?;
+        if txn.committed().pv(self.pv)?.is_none() {
+            txn.put_pv(self.pv, &self.record())?;
+        }
         txn.rebalance_if_shared()?;
         txn.change_superblock(|s| s.next_pv = s.next_pv.max(self.pv + 1))
     }

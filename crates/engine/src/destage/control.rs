@@ -102,7 +102,7 @@ impl Destager {
         if state.allocator.pv_ids().contains(&pv) {
             return Ok(());
         }
-        let change = state.allocator.add_pv(self.core.open_added(pv)?, false);
+        let change = state.allocator.add_pv(self.core.open_added(pv)?, extents, false);
         self.core.space.change_capacity(extents.into(), &change, true);
         self.measure_backing(state);
         state.evacuated = false;
@@ -110,5 +110,15 @@ impl Destager {
         // The physical volume may have failed when it was opened.
         self.leave_failed(state);
         Ok(())
+    }
+
+    /// Gives out extents that a physical volume has gained.
+    pub(crate) fn take_growth_in(&self, state: &mut BackgroundState, pv: u32, more: u32) {
+        let change = state.allocator.grow_pv(pv, more);
+        let total = if state.allocator.is_draining(pv) { 0 } else { more.into() };
+        self.core.space.change_capacity(total, &change, true);
+        self.measure_backing(state);
+        state.evacuated = false;
+        Self::pvs_changed(state);
     }
 }

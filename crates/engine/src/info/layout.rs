@@ -1,5 +1,6 @@
 //! What is told of layouts.
 
+pub use crate::disk::Growth;
 use crate::settings::LayoutShape;
 
 /// The state of a layout: a physical volume whose content is on several disks.
@@ -13,6 +14,9 @@ pub struct LayoutInfo {
     pub survives: usize,
     /// The members.
     pub members: Vec<MemberInfo>,
+    /// What the layout gains when it has grown: it moves content in the background. `None`: it has
+    /// all that its members can hold.
+    pub growth: Option<Growth>,
 }
 
 /// A disk that waits for a member of a layout to fail.

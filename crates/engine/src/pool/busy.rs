@@ -23,8 +23,8 @@ impl Pool {
         names.by_name.values().filter(is_busy).map(|volume| volume.name.read().clone()).collect()
     }
 
-    /// Returns whether a deleted snapshot is being dissolved. A deleted snapshot that another branch
-    /// depends on, or that a client reads, waits and does not count.
+    /// Returns whether a deleted snapshot is being dissolved. A deleted snapshot that another
+    /// branch depends on, or that a client reads, waits and does not count.
     pub fn is_dissolving(&self) -> bool {
         let deleted: Vec<SnapshotId> = self.destager.state.lock().deleted.iter().copied().collect();
         let names = self.core.names.read();

@@ -18,7 +18,8 @@ use uuid::Uuid;
 
 /// Returns what is known of the layout that a disk is.
 pub(super) fn layout_info(disk: &dyn Disk) -> Option<LayoutInfo> {
-    let members = disk.as_layout()?.members();
+    let layout = disk.as_layout()?;
+    let members = layout.members();
     let record = members.record();
     let member = |of: &crate::disk::layout::record::MemberRecord| MemberInfo {
         path: of.path.clone(),
@@ -35,6 +36,7 @@ pub(super) fn layout_info(disk: &dyn Disk) -> Option<LayoutInfo> {
         },
         survives: record.survives(),
         members: record.members.iter().map(member).collect(),
+        growth: layout.growth(),
     })
 }
 

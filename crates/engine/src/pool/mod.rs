@@ -12,6 +12,7 @@ pub(crate) mod damage;
 pub(crate) mod expiry;
 mod feature;
 pub(crate) mod flatten;
+mod growth;
 mod health;
 pub(crate) mod history;
 mod keep;
@@ -39,7 +40,7 @@ mod usage;
 pub use crate::clock::{ClockChange, ClockInfo};
 pub use crate::health::{Health, Warning, code};
 pub use crate::info::feature::{FeatureInfo, FeatureState};
-pub use crate::info::layout::{LayoutInfo, MemberInfo, SpareInfo};
+pub use crate::info::layout::{Growth, LayoutInfo, MemberInfo, SpareInfo};
 pub use crate::info::rebalance::RebalanceInfo;
 pub use crate::info::{
     CatalogScrub, CatalogSource, DamageInfo, DataScrubInfo, FlattenInfo, IndexSize, JournalLoss, Layout,
@@ -49,8 +50,8 @@ pub use crate::info::{
 };
 pub use crate::journal::loss::JOURNAL_DAMAGED;
 pub use crate::settings::{
-    CachePolicy, DEFAULT_CHUNK_SIZE, LayoutShape, LayoutSpec, MAX_VOLUME_SIZE, Method, NewVolume, Order,
-    Placement, PoolConfig, PoolOptions, PvSpec, SnapAware, SnapshotPolicy,
+    CachePolicy, DEFAULT_CHUNK_SIZE, GrowSpec, LayoutShape, LayoutSpec, MAX_VOLUME_SIZE, Method, NewVolume,
+    Order, Placement, PoolConfig, PoolOptions, PvSpec, SnapAware, SnapshotPolicy,
 };
 pub use expiry::Undo;
 pub use reidentify::{REIDENTIFYING, Reidentification};

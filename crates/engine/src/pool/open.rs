@@ -453,7 +453,7 @@ fn load_pvs(
     for (id, record) in &names.pvs {
         let pv = open_known(dir, superblock.pool, superblock.extent_size, *id, record, OpenMode::Existing)?;
         table.insert(pv.clone());
-        let change = allocator.add_pv(pv, record.draining);
+        let change = allocator.add_pv(pv, record.extents, record.draining);
         let total = if record.draining { 0 } else { record.extents as i64 };
         space.change_capacity(total, &change, true);
     }

@@ -323,7 +323,7 @@ impl Opening {
         let mut allocator = Allocator::new(of.extent_size, of.placement, self.catalog.clone());
         for (id, record) in &names.pvs {
             let Some(pv) = pvs.held(*id) else { continue };
-            let change = allocator.add_pv(pv, record.draining);
+            let change = allocator.add_pv(pv, record.extents, record.draining);
             let total = if record.draining { 0 } else { record.extents as i64 };
             space.change_capacity(total, &change, true);
         }

@@ -158,16 +158,16 @@ impl Allocator {
         (self.extent_size >> slot_log2) as u32
     }
 
-    /// Adds a physical volume whose extents are all free. Returns the change of capacity, which the
-    /// caller passes on.
-    pub(crate) fn add_pv(&mut self, pv: Arc<Pv>, draining: bool) -> SpaceChange {
+    /// Adds a physical volume with a number of extents, which are all free. Returns the change of
+    /// capacity, which the caller passes on.
+    pub(crate) fn add_pv(&mut self, pv: Arc<Pv>, number: u32, draining: bool) -> SpaceChange {
         let mut extents = Vec::new();
-        extents.resize_with(pv.extents as usize, Extent::default);
+        extents.resize_with(number as usize, Extent::default);
         let mut change = SpaceChange::default();
         pv.leaving.store(draining, Ordering::Release);
         if !draining {
-            self.index.free.extend((0..pv.extents).map(|e| (pv.id, e)));
-            change.free_extents = pv.extents as i64;
+            self.index.free.extend((0..number).map(|e| (pv.id, e)));
+            change.free_extents = number.into();
         }
         let free = change.free_extents as u64;
         let failed = false;

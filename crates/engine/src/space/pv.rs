@@ -23,7 +23,6 @@ pub(crate) struct Pv {
     pub(crate) id: u32,
     pub(crate) uuid: Uuid,
     pub(crate) path: String,
-    pub(crate) extents: u32,
     pub(crate) disk: Arc<dyn Disk>,
     /// Number of bytes that the disk below writes as a whole, if that is known.
     pub(crate) physical_block: Option<u64>,
@@ -50,12 +49,11 @@ pub(crate) struct Pv {
 impl Pv {
     pub(crate) fn new(id: u32, record: &PvRecord, disk: Arc<dyn Disk>) -> Arc<Pv> {
         disk.advise_random();
-        let PvRecord { uuid, path, extents, .. } = record.clone();
+        let PvRecord { uuid, path, .. } = record.clone();
         Arc::new(Pv {
             id,
             uuid,
             path,
-            extents,
             physical_block: disk.physical_block().ok().flatten(),
             overwrites_elsewhere: disk.overwrites_elsewhere().unwrap_or(false),
             disk,
@@ -272,7 +270,8 @@ pub(crate) fn open_known(
                 label.pv
             )));
         }
-        LabelFound::Label(label) if label.extents != record.extents || label.extent_size != extent_size => {
+        // A crash while it grew leaves a label with more extents.
+        LabelFound::Label(label) if label.extents < record.extents || label.extent_size != extent_size => {
             return Err(corrupt(format!("open physical volume {path}: its label contradicts the catalog")));
         }
         LabelFound::Label(_) => {}

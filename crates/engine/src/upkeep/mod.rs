@@ -7,6 +7,7 @@ pub(crate) mod dissolve;
 pub(crate) mod evacuate;
 pub(crate) mod flatten;
 pub(crate) mod freeing;
+mod growth;
 pub(crate) mod rebalance;
 pub(crate) mod rebuild;
 pub(crate) mod reclaim;

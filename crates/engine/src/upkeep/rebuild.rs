@@ -45,7 +45,7 @@ impl Destager {
             }
             let now = self.core.world.clock.monotonic();
             let Some(rebuild) = layout.members().rebuilt() else {
-                if self.step_in(state, &pv, layout, now) {
+                if self.step_in(state, &pv, layout, now) || self.try_to_grow(state, &pv, layout, now) {
                     return Ok(true);
                 }
                 continue;
@@ -171,18 +171,10 @@ impl Destager {
     /// that the rebuild has come, and `begun` the number of rebuilds until now.
     fn rebuild_step(&self, state: &mut BackgroundState, pv: &Pv, (begun, stored): (u64, u64)) -> Result<()> {
         let Some(layout) = pv.disk.as_layout() else { return Ok(()) };
-        let now = self.core.world.clock.monotonic();
-        let extent_size = self.core.config.extent_size;
         let failed = |e| Error::io(format!("rebuild a member of {}", pv.path), e);
         let at = state.rebuilds.position(pv.id, begun, stored);
-        if at == 0 {
-            // Labels and stamps have sums of their own. What can't be read there is absent.
-            layout.copy_to_incoming(0, DATA_START, &|_, _| true).map_err(failed)?;
-            state.rebuilds.set(pv.id, begun, DATA_START, 0);
-            return Ok(());
-        }
-        let from = (at.saturating_sub(DATA_START) / extent_size) as u32;
-        let Some(extent) = state.allocator.next_held_extent(pv.id, from) else {
+        let next = self.next_in_use(state, pv, at..u64::MAX);
+        if next.is_empty() {
             // The catalog knows what no member could read before the disk is a member.
             if self.core.damage.is_changed() {
                 self.checkpoint(state)?;
@@ -190,9 +182,36 @@ impl Destager {
             layout.note_rebuilt(begun, u64::MAX).map_err(failed)?;
             state.rebuilds.forget(pv.id);
             return Ok(());
-        };
-        let start = DATA_START + u64::from(extent) * extent_size;
-        let mut sums = vec![UNKNOWN; (extent_size / BLOCK) as usize];
+        }
+        let end = next.end;
+        self.copy_on_layout(state, pv, begun, next)?;
+        if end - stored >= STORED_AFTER {
+            layout.note_rebuilt(begun, end).map_err(failed)?;
+        }
+        Ok(())
+    }
+
+    /// Copies a range that is in use, of the label or of one extent, to the disks that members are
+    /// rebuilt onto, or to where a place moves. Then notes how far that is, and waits as long as
+    /// the rate demands.
+    pub(super) fn copy_on_layout(
+        &self,
+        state: &mut BackgroundState,
+        pv: &Pv,
+        begun: u64,
+        range: Range<u64>,
+    ) -> Result<()> {
+        let Some(layout) = pv.disk.as_layout() else { return Ok(()) };
+        let now = self.core.world.clock.monotonic();
+        let failed = |e| Error::io(format!("copy on {}", pv.path), e);
+        let (start, len) = (range.start, range.end - range.start);
+        if start < DATA_START {
+            // Labels and stamps have sums of their own. What can't be read there is absent.
+            layout.copy_to_incoming(start, len, &|_, _| true).map_err(failed)?;
+            state.rebuilds.set(pv.id, begun, range.end, 0);
+            return Ok(());
+        }
+        let mut sums = vec![UNKNOWN; (len / BLOCK) as usize];
         if self.core.sums.is_on() {
             self.core.sums.get(pv, unit_at(start), &mut sums)?;
         }
@@ -200,17 +219,25 @@ impl Destager {
             let sum = sums[((at - start) / BLOCK) as usize];
             sum == UNKNOWN || sum_of(block) == sum
         };
-        for lost in layout.copy_to_incoming(start, extent_size, &is_right).map_err(failed)? {
+        for lost in layout.copy_to_incoming(start, len, &is_right).map_err(failed)? {
             self.core.damage.add(pv.id, lost, "no member could read it during a rebuild");
         }
-        let end = start + extent_size;
-        self.core.positions.bytes.fetch_add(extent_size, Ordering::Relaxed);
-        if end - stored >= STORED_AFTER {
-            layout.note_rebuilt(begun, end).map_err(failed)?;
-        }
+        self.core.positions.bytes.fetch_add(len, Ordering::Relaxed);
         let rate = layout.members().rate().unwrap_or(self.core.options.rebuild_rate);
-        let pause = extent_size.saturating_mul(NANOSECOND).checked_div(rate).unwrap_or(0);
-        state.rebuilds.set(pv.id, begun, end, now.saturating_add(pause.min(LONGEST_PAUSE)));
+        let pause = len.saturating_mul(NANOSECOND).checked_div(rate).unwrap_or(0);
+        state.rebuilds.set(pv.id, begun, range.end, now.saturating_add(pause.min(LONGEST_PAUSE)));
         Ok(())
+    }
+
+    /// Takes a step of growing, unless the layout waits. Returns whether it did something.
+    fn try_to_grow(&self, state: &mut BackgroundState, pv: &Pv, layout: DiskLayout<'_>, now: u64) -> bool {
+        if state.rebuilds.waits(pv.id, now) {
+            return false;
+        }
+        self.grow_step(state, pv, layout).unwrap_or_else(|error| {
+            tracing::warn!(pv = pv.path, %error, "a mirror or RAID-5 can't grow now");
+            state.rebuilds.wait(pv.id, now);
+            true
+        })
     }
 }

@@ -8,9 +8,10 @@ use crate::host_paths::Purpose;
 use axum::extract::State;
 use axum::http::StatusCode;
 use hindcast_api::{
-    AddLayout, AddPv, ErrorBody, ErrorKind, LayoutKind, MemberTarget, PatchMember, Pv, PvLayout, SpareDisk,
+    AddLayout, AddPv, ErrorBody, ErrorKind, GrowPv, LayoutKind, MemberTarget, PatchMember, Pv, PvLayout,
+    SpareDisk,
 };
-use hindcast_engine::pool::{LayoutShape, LayoutSpec, PvSpec};
+use hindcast_engine::pool::{GrowSpec, LayoutShape, LayoutSpec, PvSpec};
 use std::sync::Arc;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -18,6 +19,7 @@ use utoipa_axum::routes;
 pub(super) fn router() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new()
         .routes(routes!(add_layout))
+        .routes(routes!(grow_pv))
         .routes(routes!(patch_member))
         .routes(routes!(spares, add_spare))
         .routes(routes!(remove_spare))
@@ -61,6 +63,32 @@ fn shape(new: &AddLayout) -> Result<LayoutShape, ApiError> {
             unit: new.unit.unwrap_or(LayoutShape::DEFAULT_UNIT),
         },
     })
+}
+
+/// Makes a physical volume larger.
+///
+/// `pv` is its percent-encoded path, its UUID, its number, or the name of a mirror or RAID-5. A
+/// plain one gets the whole of its disk, which was made larger. A mirror or RAID-5 gets more disks.
+/// Where that needs content to be moved, the task `grow` does it in the background.
+#[utoipa::path(post, path = "/pool/pvs/{pv}/grow", params(("pv" = String, Path)), request_body = GrowPv, responses((status = OK, body = Pv), (status = "default", body = ErrorBody)))]
+async fn grow_pv(
+    State(app): Shared,
+    Path(pv): Path<String>,
+    Json(how): Json<GrowPv>,
+) -> Result<Json<Pv>, ApiError> {
+    let paths: Vec<_> = how.disks.iter().map(|disk| host_path(&disk.path, Purpose::Pv)).collect();
+    blocking(&app, move |app| {
+        let held = paths.into_iter().map(|path| path(app)).collect::<Result<Vec<_>, _>>()?;
+        let spec = |(disk, path): (&AddPv, String)| PvSpec { path, size: disk.size, force: disk.force };
+        let disks = how.disks.iter().zip(held.iter().map(|held| held.path.clone())).map(spec).collect();
+        let info = app.pool.grow(&pv, &GrowSpec { disks, size: how.size, rate: how.rate })?;
+        tracing::info!(event = "pv.changed", path = info.path, id = info.id, "physical volume grows");
+        if info.layout.as_ref().is_some_and(|layout| layout.growth.is_some()) {
+            app.seen_tasks.begun("grow", &info.path);
+        }
+        Ok(Json(convert::pv(&info)))
+    })
+    .await
 }
 
 /// Puts a member of a layout out, or begins to give it its content again.

@@ -125,6 +125,7 @@ pub(super) const ROWS: &[Row] = &[
     row("POST", "/pool/spares", ADMIN, SERVER),
     row("DELETE", "/pool/spares/{spare}", ADMIN, SERVER),
     row("PATCH", "/pool/pvs/{pv}", ADMIN, SERVER),
+    row("POST", "/pool/pvs/{pv}/grow", ADMIN, SERVER),
     row("DELETE", "/pool/pvs/{pv}", ADMIN, SERVER),
     row("GET", "/pool/rebalance", VIEWER, SERVER),
     row("POST", "/pool/rebalance", OPERATOR, SERVER),

@@ -8,6 +8,8 @@ use crate::workload::Op;
 const WRITES_FAIL: Op = Op::FailPv(2 << 16);
 /// Fails the syncs of the weak member.
 const SYNCS_FAIL: Op = Op::FailPv(1);
+/// Adds a disk to the layout.
+const GROW: Op = Op::AddPv { size: 0, device: false };
 /// Rebuilds the weak member.
 const MEND: Op = Op::DrainPv(0, true);
 
@@ -48,6 +50,28 @@ pub(super) fn rebuild() -> Vec<Op> {
         SYNCS_FAIL,
         write(32 * KIB, 32 * KIB, false),
         Op::Flush(1),
+        Op::Drain,
+        MEND,
+        Op::Settle,
+    ])
+}
+
+/// The layout gets a disk. Writes go on while content moves to it, and a member fails meanwhile.
+pub(super) fn growth() -> Vec<Op> {
+    begin(vec![
+        write(64 * KIB, 64 * KIB, false),
+        freeze(1, "s"),
+        Op::Drain,
+        GROW,
+        write(0, 16 * KIB, false),
+        Op::Drain,
+        write(40 * KIB, 16 * KIB, true),
+        Op::Settle,
+        look(1, 128 * KIB),
+        GROW,
+        Op::Maintain(3),
+        WRITES_FAIL,
+        write(16 * KIB, 32 * KIB, false),
         Op::Drain,
         MEND,
         Op::Settle,

@@ -19,20 +19,37 @@ pub(crate) struct NewMember {
 impl NewMember {
     /// Returns the number of bytes for content.
     pub(crate) fn capacity(&self) -> io::Result<u64> {
-        Ok(self.disk.len()?.saturating_sub(CONTENT_START) / UNIT * UNIT)
+        Self::capacity_of(&*self.disk)
+    }
+
+    /// Returns the record of a member that has all content.
+    pub(super) fn record(&self) -> io::Result<MemberRecord> {
+        Ok(MemberRecord {
+            uuid: self.uuid,
+            path: self.path.clone(),
+            is_in: true,
+            capacity: self.capacity()?,
+            reason: String::new(),
+            incoming: None,
+        })
+    }
+
+    /// Returns the number of bytes for content of a disk.
+    pub(super) fn capacity_of(disk: &dyn Disk) -> io::Result<u64> {
+        Ok(disk.len()?.saturating_sub(CONTENT_START) / UNIT * UNIT)
     }
 }
 
-/// Makes the content of a member zeros, unless that would take long. Returns whether it is.
-fn zero(disk: &dyn Disk, len: u64) -> io::Result<bool> {
+/// Makes bytes of a member zeros, unless that would take long. Returns whether they are.
+pub(super) fn zero(disk: &dyn Disk, at: u64, len: u64) -> io::Result<bool> {
     /// Bytes that are written as zeros where the disk can't do it by itself.
     const FEW: u64 = 16 << 20;
-    if disk.zero(CONTENT_START, len, true)? {
+    if disk.zero(at, len, true)? {
         return Ok(true);
     }
     let zeros = vec![0; UNIT as usize];
     let few = if len <= FEW { 0..len / UNIT } else { 0..0 };
-    few.clone().try_for_each(|n| disk.write_at(&zeros, CONTENT_START + n * UNIT))?;
+    few.clone().try_for_each(|n| disk.write_at(&zeros, at + n * UNIT))?;
     Ok(!few.is_empty())
 }
 
@@ -50,21 +67,12 @@ pub(crate) fn create(
     if spans.is_empty() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "the members are too small"));
     }
-    let of = |(member, capacity): (&NewMember, &u64)| MemberRecord {
-        uuid: member.uuid,
-        path: member.path.clone(),
-        is_in: true,
-        capacity: *capacity,
-        reason: String::new(),
-        incoming: None,
-    };
-    let records = members.iter().zip(&sizes).map(of).collect();
+    let records = members.iter().map(NewMember::record).collect::<io::Result<_>>()?;
     let record = LayoutRecord { uuid, sequence: 1, kind, width, members: records, spans };
     if let LayoutKind::Raid5 { .. } = kind {
-        let are_zeroed = members
-            .iter()
-            .zip(&sizes)
-            .try_fold(true, |all, (member, size)| Ok::<bool, io::Error>(all & zero(&*member.disk, *size)?))?;
+        let are_zeroed = members.iter().zip(&sizes).try_fold(true, |all, (member, size)| {
+            Ok::<bool, io::Error>(all & zero(&*member.disk, CONTENT_START, *size)?)
+        })?;
         members.iter().try_for_each(|member| member.disk.sync(SyncPurpose::Layout))?;
         raid5::create(dir, name, &record, are_zeroed)?;
     }

@@ -85,6 +85,17 @@ fn owner(header: &[u8]) -> Option<(Uuid, Uuid)> {
     Some((r.uuid()?, r.uuid()?))
 }
 
+/// Returns the byte of a disk at which the content of its layout begins. `None`: it is no member,
+/// or has another part of the content only.
+pub(crate) fn beginning_on(disk: &dyn Disk) -> Option<u64> {
+    let (layout, member) = mark_of(disk).ok()??;
+    let Some(record) = read_record(disk).filter(|record| record.uuid == layout) else {
+        return Some(CONTENT_START);
+    };
+    let number = record.members.iter().position(|of| of.uuid == member)?;
+    record.spans.first()?.places.iter().find(|place| place.member == number).map(|place| place.offset)
+}
+
 /// Removes the header of a member that leaves its layout.
 pub(crate) fn wipe(disk: &dyn Disk) -> io::Result<()> {
     disk.write_at(&[0; HEADER], 0)?;
@@ -94,7 +105,8 @@ pub(crate) fn wipe(disk: &dyn Disk) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::disk::layout::record::LayoutKind;
+    use crate::disk::layout::record::{LayoutKind, MemberRecord};
+    use crate::disk::layout::spans::{CopiedSpan, CopyPlace};
     use crate::disk::{Dir, MemDir, OpenMode};
 
     #[test]
@@ -122,5 +134,42 @@ mod tests {
         write_header(&*disk, &member, &record).unwrap();
         wipe(&*disk).unwrap();
         assert!(error(&layout, &member, 10).contains("no header"));
+    }
+
+    #[test]
+    fn the_beginning_of_the_content_is_where_the_record_says() {
+        let disk = MemDir::new().open("a", OpenMode::CreateNew).unwrap();
+        disk.set_len(8 * CONTENT_START).unwrap();
+        assert_eq!(beginning_on(&*disk), None);
+        let uuids = [1, 2, 3].map(Uuid::from_u128);
+        let member = |uuid: &Uuid| MemberRecord {
+            uuid: *uuid,
+            path: String::new(),
+            is_in: true,
+            capacity: 7 * CONTENT_START,
+            reason: String::new(),
+            incoming: None,
+        };
+        let place = |member, offset: u64| CopyPlace { member, offset: offset * CONTENT_START };
+        let span = |start: u64, places: Vec<CopyPlace>| CopiedSpan {
+            start: start * CONTENT_START,
+            len: CONTENT_START,
+            places,
+        };
+        let record = LayoutRecord {
+            uuid: Uuid::from_u128(9),
+            sequence: 1,
+            kind: LayoutKind::Mirror,
+            width: 2,
+            members: uuids.iter().map(member).collect(),
+            spans: vec![span(0, vec![place(0, 1), place(1, 3)]), span(1, vec![place(2, 1), place(0, 2)])],
+        };
+        let expected = [Some(CONTENT_START), Some(3 * CONTENT_START), None];
+        for (uuid, expected) in uuids.iter().zip(expected) {
+            write_header(&*disk, uuid, &record).unwrap();
+            assert_eq!(beginning_on(&*disk), expected);
+        }
+        disk.write_at(&[0; 64], HEADER as u64).unwrap();
+        assert_eq!(beginning_on(&*disk), Some(CONTENT_START), "nothing says otherwise");
     }
 }

@@ -3,7 +3,8 @@
 //! A member whose write or sync fails is *out*. The record says so durably before the write or the
 //! sync returns. From then on nothing reads that member, until it was rebuilt.
 
-use super::record::{Incoming, LayoutKind, LayoutRecord};
+use super::growth::PlaceMove;
+use super::record::{Incoming, LayoutKind, LayoutRecord, MAX_MEMBERS};
 use super::{LayoutOptions, member, raid5, record};
 use crate::disk::{Backing, Dir, Disk, OpenMode, SyncPurpose, is_unreadable};
 use crate::error::is_shortage;
@@ -43,13 +44,19 @@ pub(super) enum Role {
 pub(crate) struct Members {
     pub(super) dir: Arc<dyn Dir>,
     pub(super) name: String,
-    pub(super) all: Vec<Member>,
+    /// Those of the record come first. The others are members that the layout may get.
+    pub(super) all: [Member; MAX_MEMBERS],
     /// The record, as memory has it.
     pub(super) record: Mutex<LayoutRecord>,
     /// Whether the file has an older record.
     unsaved: AtomicBool,
-    /// Number of rebuilds that began. What was copied before the last of them is not on its disk.
+    /// Number of rebuilds and moves of places that began. What was copied before the last of them
+    /// is not on its disk.
     pub(super) begun: AtomicU64,
+    /// Sequence number of the last record that had nothing to gain.
+    pub(super) grown: AtomicU64,
+    /// The move that is under way, and the number of those that had begun with it.
+    pub(super) moving: Mutex<Option<(u64, PlaceMove)>>,
     /// Bytes per second of a rebuild at most; 0 means no limit, and `u64::MAX` that the options of
     /// the pool say it.
     rate: AtomicU64,
@@ -117,7 +124,7 @@ impl Members {
         open: &dyn Fn(&str) -> io::Result<Arc<dyn Disk>>,
     ) -> io::Result<Members> {
         let record = LayoutRecord::load(&**dir, name)?;
-        let all: Vec<Member> = record.members.iter().map(|_| Member::default()).collect();
+        let all: [Member; MAX_MEMBERS] = std::array::from_fn(|_| Member::default());
         let mut lost = Vec::new();
         let opened = |path: &str, uuid, capacity| {
             let disk = open(path)?;
@@ -155,6 +162,8 @@ impl Members {
             record: Mutex::new(record),
             unsaved: AtomicBool::new(false),
             begun: AtomicU64::new(0),
+            grown: AtomicU64::new(0),
+            moving: Mutex::default(),
             rate: AtomicU64::new(u64::MAX),
             unreadable: Mutex::default(),
             parallel: options.parallel,
@@ -266,7 +275,7 @@ impl Members {
 
     /// Makes a change of the record durable on which nothing relies yet. If that fails, the record
     /// is what it was. Syncs of data do not have to store it then, unless the file has the change.
-    fn save_or_undo(&self, record: &mut LayoutRecord, before: LayoutRecord) -> io::Result<()> {
+    pub(super) fn save_or_undo(&self, record: &mut LayoutRecord, before: LayoutRecord) -> io::Result<()> {
         let was_unsaved = self.unsaved.load(Ordering::SeqCst);
         let Err(error) = self.save(record) else { return Ok(()) };
         let is_as_before = LayoutRecord::load(&*self.dir, &self.name).is_ok_and(|held| held == before);

@@ -9,13 +9,19 @@
 //! - [`mirror`]: each byte on several members
 //! - [`raid5`]: rows with a parity
 //! - [`create`]: the creation of a layout
+//! - [`growth`]: what a layout does to use all space of its members
+//! - [`growing`]: that, carried out
+//! - [`places`]: where the content is now
 //! - [`restore`]: what the data directory has of a layout, made again
 //! - [`spares`]: disks that wait for a member to fail
 
 mod create;
+mod growing;
+mod growth;
 pub(crate) mod member;
 pub(crate) mod members;
 mod mirror;
+mod places;
 pub(crate) mod raid5;
 pub(crate) mod record;
 mod restore;
@@ -25,6 +31,8 @@ pub(crate) mod spares;
 mod testing;
 
 pub(crate) use create::{NewMember, create};
+pub(crate) use growing::Growing;
+pub use growth::Growth;
 pub use mirror::Mirror;
 pub use raid5::Raid5;
 pub(crate) use restore::restore;

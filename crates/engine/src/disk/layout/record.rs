@@ -41,6 +41,8 @@ pub(crate) const MIN_UNIT: u64 = 4096;
 pub(crate) const MAX_UNIT: u64 = UNIT;
 /// Largest length of a record in bytes. Members keep so much space for their copy.
 pub(crate) const MAX_RECORD: usize = 512 << 10;
+/// Bytes of a record that its members and all else but the spans need at most.
+const MAX_OF_MEMBERS: usize = HEAD + 64 + MAX_MEMBERS * (64 + 2 * 4096 + MAX_REASON);
 /// Largest length of a reason in bytes.
 const MAX_REASON: usize = 512;
 /// Bytes before the UUID.
@@ -123,11 +125,26 @@ pub(crate) fn shortened(text: &str, most: usize) -> &str {
 impl LayoutRecord {
     /// Returns the number of bytes of the content.
     pub(crate) fn len(&self) -> u64 {
-        let places = self.spans.last().map_or(0, CopiedSpan::end);
+        self.spans.last().map_or(0, CopiedSpan::end) * self.columns()
+    }
+
+    /// Returns the number of bytes of content for each byte of a span.
+    pub(crate) fn columns(&self) -> u64 {
         match self.kind {
-            LayoutKind::Mirror => places,
-            LayoutKind::Raid5 { .. } => places * (self.width as u64 - 1),
+            LayoutKind::Mirror => 1,
+            LayoutKind::Raid5 { .. } => self.width as u64 - 1,
         }
+    }
+
+    /// Returns whether the record can be stored with so many spans more.
+    pub(crate) fn has_room_for(&self, spans: usize) -> bool {
+        let of_span = 16 + 9 * self.width;
+        (self.spans.len() + spans) * of_span <= MAX_RECORD - MAX_OF_MEMBERS
+    }
+
+    /// Returns whether all members are in, and none is replaced.
+    pub(crate) fn has_all_members(&self) -> bool {
+        self.members.iter().all(|of| of.is_in && of.incoming.is_none())
     }
 
     /// Returns whether members that are in have everything, without those of `without`.

@@ -32,7 +32,7 @@ impl CopiedSpan {
 }
 
 /// Returns the number of units that members with `sizes` units hold in so many copies.
-fn capacity(sizes: &[u64], copies: u64) -> u64 {
+pub(crate) fn capacity(sizes: &[u64], copies: u64) -> u64 {
     let holds = |units: u64| {
         let room: u128 = sizes.iter().map(|size| u128::from((*size).min(units))).sum();
         room >= u128::from(units) * u128::from(copies)

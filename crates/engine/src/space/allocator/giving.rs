@@ -33,6 +33,22 @@ impl Allocator {
         (state.extents.len() as u32, change)
     }
 
+    /// Adds free extents to a physical volume. Returns the change of capacity, which the caller
+    /// passes on.
+    pub(crate) fn grow_pv(&mut self, pv: u32, more: u32) -> SpaceChange {
+        let mut change = SpaceChange::default();
+        let Some(state) = self.pvs.get_mut(&pv) else { return change };
+        let first = state.extents.len() as u32;
+        state.extents.resize_with((first + more) as usize, Extent::default);
+        if state.gives() {
+            self.index.free.extend((first..first + more).map(|extent| (pv, extent)));
+            state.free += u64::from(more);
+            change.free_extents = more.into();
+        }
+        self.policy.is_outdated = true;
+        change
+    }
+
     /// Starts or stops draining a physical volume. While it drains, none of its slots is given out.
     pub(crate) fn set_draining(&mut self, pv: u32, draining: bool) {
         self.change_state(pv, |state| {

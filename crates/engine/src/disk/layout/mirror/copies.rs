@@ -8,7 +8,8 @@ impl Mirror {
     /// Returns whether every member can read a range.
     pub(crate) fn is_readable(&self, at: u64, len: usize) -> bool {
         let mut buffer = vec![0; len];
-        let Ok(pieces) = self.pieces(at, len) else { return true };
+        let places = self.places.load();
+        let Ok(pieces) = Self::pieces(&places, at, len) else { return true };
         pieces.into_iter().all(|piece| {
             piece.places.iter().all(|place| {
                 let disk = self.members.disk(place.member);
@@ -27,7 +28,8 @@ impl Mirror {
         is_right: &dyn Fn(&[u8]) -> bool,
     ) -> io::Result<Settled> {
         let _alone = self.alone(at, buf.len() as u64);
-        let mut pieces = self.pieces(at, buf.len())?;
+        let places = self.places.load();
+        let mut pieces = Self::pieces(&places, at, buf.len())?;
         let (Some(piece), None) = (pieces.next(), pieces.next()) else { return Ok(Settled::NoneRight) };
         let mut copies = Vec::new();
         for place in self.in_order(&piece) {
@@ -60,13 +62,20 @@ impl Mirror {
                 let _ = self.members.lose(place.member, &new, &error);
             }
         }
+        if let Some((to, disk)) =
+            self.target_of(&piece).filter(|_| self.members.writable && !wrong.is_empty())
+            && let Err(error) = disk.0.write_at(buf, to.offset + piece.within)
+        {
+            let _ = self.members.target_failed(to.member, &disk, error);
+        }
         Ok(if wrong.is_empty() { Settled::AllRight } else { Settled::Mended })
     }
 
     /// Returns whether all copies of a range are like `content`.
     pub(super) fn copies_are(&self, content: &[u8], at: u64) -> io::Result<bool> {
         let mut buffer = vec![0; content.len()];
-        for piece in self.pieces(at, content.len())? {
+        let places = self.places.load();
+        for piece in Self::pieces(&places, at, content.len())? {
             for place in piece.places {
                 let Some(disk) = self.members.disk(place.member) else { continue };
                 let copy = &mut buffer[piece.range.clone()];

@@ -15,13 +15,15 @@ mod copies;
 mod disk;
 mod rebuild;
 
-use super::members::{Members, Role, is_gone, no_copy};
+use super::members::{Members, Opened, Role, is_gone, no_copy};
+use super::places::{CurrentPlaces, Places};
 use super::spans::{CopiedSpan, CopyPlace};
 use crate::disk::Disk;
 use crate::error::is_shortage;
 use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::io;
 use std::ops::Range;
+use std::sync::Arc;
 
 /// Bytes that one of the locks below covers. No write to a disk is larger than two of them.
 pub(super) const REGION: u64 = 1 << 20;
@@ -32,6 +34,8 @@ pub(super) const BLOCK: u64 = 4096;
 /// A part of a request that lies in one span.
 pub(super) struct Piece<'m> {
     pub(super) places: &'m [CopyPlace],
+    /// Where one of the places moves to.
+    pub(super) target: Option<CopyPlace>,
     /// Byte of the span.
     pub(super) within: u64,
     /// Byte of the mirror.
@@ -48,32 +52,32 @@ pub(super) type ReadCopy<'a> = &'a dyn Fn(&dyn Disk, &mut [u8], u64) -> io::Resu
 /// A mirror as a disk.
 pub struct Mirror {
     pub(crate) members: Members,
-    spans: Vec<CopiedSpan>,
-    len: u64,
+    pub(super) places: CurrentPlaces,
     /// Held shared by writes, and alone by what makes copies equal.
     regions: [RwLock<()>; REGIONS as usize],
 }
 
 impl Mirror {
     pub(super) fn new(members: Members) -> Mirror {
-        let (spans, len) = {
-            let record = members.record.lock();
-            (record.spans.clone(), record.len())
-        };
-        Mirror { members, spans, len, regions: std::array::from_fn(|_| RwLock::new(())) }
+        let places = CurrentPlaces::new(Places::of(&members.record()));
+        Mirror { members, places, regions: std::array::from_fn(|_| RwLock::new(())) }
     }
 
     /// Splits a request into parts of one span each.
-    pub(super) fn pieces(&self, at: u64, len: usize) -> io::Result<impl Iterator<Item = Piece<'_>>> {
-        let end = at.checked_add(len as u64).filter(|end| *end <= self.len);
+    pub(super) fn pieces(
+        places: &Places,
+        at: u64,
+        len: usize,
+    ) -> io::Result<impl Iterator<Item = Piece<'_>>> {
+        let end = at.checked_add(len as u64).filter(|end| *end <= places.len());
         let end =
             end.ok_or_else(|| io::Error::new(io::ErrorKind::UnexpectedEof, "past the end of the mirror"))?;
-        let first = self.spans.partition_point(|span| span.end() <= at);
-        let inside = self.spans[first..].iter().take_while(move |span| span.start < end);
+        let inside = places.from(at).iter().take_while(move |span| span.start < end);
         Ok(inside.map(move |span| {
             let (from, to) = (at.max(span.start), end.min(span.end()));
             Piece {
                 places: &span.places,
+                target: places.target_of(span),
                 within: from - span.start,
                 at: from,
                 range: (from - at) as usize..(to - at) as usize,
@@ -84,14 +88,15 @@ impl Mirror {
     /// Splits a read into parts that lie in one span and in one region. So a byte is read from one
     /// copy, whatever the request is: no content is in the page cache twice, and what was verified
     /// once is what the next read finds.
-    fn pieces_to_read(&self, at: u64, len: usize) -> io::Result<impl Iterator<Item = Piece<'_>>> {
-        Ok(self.pieces(at, len)?.flat_map(|piece| {
+    fn pieces_to_read(places: &Places, at: u64, len: usize) -> io::Result<impl Iterator<Item = Piece<'_>>> {
+        Ok(Self::pieces(places, at, len)?.flat_map(|piece| {
             let end = piece.at + piece.range.len() as u64;
             (piece.at / REGION..end.div_ceil(REGION)).map(move |region| {
                 let (from, to) = ((region * REGION).max(piece.at), ((region + 1) * REGION).min(end));
                 let first = piece.range.start + (from - piece.at) as usize;
                 Piece {
                     places: piece.places,
+                    target: piece.target,
                     within: piece.within + from - piece.at,
                     at: from,
                     range: first..first + (to - from) as usize,
@@ -120,6 +125,12 @@ impl Mirror {
         Self::locks(at, len).into_iter().map(|lock| self.regions[lock].read()).collect()
     }
 
+    /// Does something while nothing is written.
+    pub(super) fn while_alone<T>(&self, act: impl FnOnce() -> T) -> T {
+        let _alone = self.alone(0, REGION * REGIONS);
+        act()
+    }
+
     pub(super) fn alone(&self, at: u64, len: u64) -> Vec<RwLockWriteGuard<'_, ()>> {
         Self::locks(at, len).into_iter().map(|lock| self.regions[lock].write()).collect()
     }
@@ -128,7 +139,8 @@ impl Mirror {
     /// request that go there.
     pub(super) fn write_each(&self, at: u64, len: usize, write: WriteCopy<'_>) -> io::Result<()> {
         let _shared = self.shared(at, len as u64);
-        for piece in self.pieces(at, len)? {
+        let places = self.places.load();
+        for piece in Self::pieces(&places, at, len)? {
             let (mut is_written, mut failed) = (false, Vec::new());
             for place in piece.places {
                 for (role, disk) in self.members.written(place.member) {
@@ -139,6 +151,11 @@ impl Mirror {
                         Err(error) => failed.push((place.member, disk, error)),
                     }
                 }
+            }
+            if let Some((to, disk)) = self.target_of(&piece)
+                && let Err(error) = write(&*disk.0, to.offset + piece.within, piece.range.clone())
+            {
+                self.members.target_failed(to.member, &disk, error)?;
             }
             if !is_written {
                 return Err(failed.pop().map_or_else(no_copy, |(_, _, error)| error));
@@ -157,7 +174,8 @@ impl Mirror {
         change: &dyn Fn(&dyn Disk, u64, u64) -> io::Result<()>,
     ) -> io::Result<()> {
         let _shared = self.shared(at, len);
-        for piece in self.pieces(at, len as usize)? {
+        let places = self.places.load();
+        for piece in Self::pieces(&places, at, len as usize)? {
             let (mut is_done, mut failed) = (false, Vec::new());
             for place in piece.places {
                 let (at, len) = (place.offset + piece.within, piece.range.len() as u64);
@@ -173,6 +191,10 @@ impl Mirror {
                     let _ = change(&*new.0, at, len);
                 }
             }
+            if let Some((to, disk)) = self.target_of(&piece) {
+                // A write that fails there spoils the move.
+                let _ = change(&*disk.0, to.offset + piece.within, piece.range.len() as u64);
+            }
             if !is_done {
                 return Err(failed.pop().map_or_else(no_copy, |(_, _, error)| error));
             }
@@ -183,7 +205,8 @@ impl Mirror {
 
     /// Carries out a read on one copy of each piece, or on another one if that fails.
     pub(super) fn read_each(&self, buf: &mut [u8], at: u64, read: ReadCopy<'_>) -> io::Result<()> {
-        for piece in self.pieces_to_read(at, buf.len())? {
+        let places = self.places.load();
+        for piece in Self::pieces_to_read(&places, at, buf.len())? {
             let mut failed = Vec::new();
             let is_read = self.in_order(&piece).any(|place| {
                 let Some(disk) = self.members.disk(place.member) else { return false };
@@ -202,7 +225,8 @@ impl Mirror {
 
     /// Reads from the first copy without waiting. Any failure is left to a read that may wait.
     pub(super) fn try_read(&self, buf: &mut [u8], at: u64) -> io::Result<bool> {
-        for piece in self.pieces_to_read(at, buf.len())? {
+        let places = self.places.load();
+        for piece in Self::pieces_to_read(&places, at, buf.len())? {
             let place = self.in_order(&piece).find(|place| self.members.disk(place.member).is_some());
             let Some(place) = place else { return Ok(false) };
             let Some(disk) = self.members.disk(place.member) else { return Ok(false) };
@@ -216,8 +240,9 @@ impl Mirror {
 
     /// Calls `visit` for the first copy of each part of a range.
     pub(super) fn visit_first(&self, at: u64, len: u64, visit: &dyn Fn(&dyn Disk, u64, u64)) {
-        let len = len.min(self.len.saturating_sub(at)) as usize;
-        for piece in self.pieces_to_read(at, len).into_iter().flatten() {
+        let places = self.places.load();
+        let len = len.min(places.len().saturating_sub(at)) as usize;
+        for piece in Self::pieces_to_read(&places, at, len).into_iter().flatten() {
             let disk =
                 self.in_order(&piece).find_map(|place| Some((place, self.members.disk(place.member)?)));
             if let Some((place, disk)) = disk {
@@ -228,8 +253,9 @@ impl Mirror {
 
     /// Calls `visit` for all copies of each part of a range.
     pub(super) fn visit_copies(&self, at: u64, len: u64, visit: &dyn Fn(&dyn Disk, u64, u64)) {
-        let len = len.min(self.len.saturating_sub(at)) as usize;
-        for piece in self.pieces(at, len).into_iter().flatten() {
+        let places = self.places.load();
+        let len = len.min(places.len().saturating_sub(at)) as usize;
+        for piece in Self::pieces(&places, at, len).into_iter().flatten() {
             for place in piece.places {
                 if let Some(disk) = self.members.disk(place.member) {
                     visit(&*disk.0, place.offset + piece.within, piece.range.len() as u64);
@@ -240,11 +266,11 @@ impl Mirror {
 
     /// Returns where the hole or the data at a byte ends, and whether it is data.
     pub(super) fn run(&self, at: u64) -> io::Result<(u64, bool)> {
-        let Some(piece) = (at < self.len).then(|| self.pieces(at, 1)).transpose()?.and_then(|mut p| p.next())
-        else {
-            return Ok((at, true));
-        };
-        let end = self.spans.iter().map(CopiedSpan::end).find(|end| *end > at).unwrap_or(self.len);
+        let places = self.places.load();
+        let is_inside = at < places.len();
+        let piece = is_inside.then(|| Self::pieces(&places, at, 1)).transpose()?.and_then(|mut p| p.next());
+        let Some(piece) = piece else { return Ok((at, true)) };
+        let end = places.from(at).first().map_or(places.len(), CopiedSpan::end);
         for place in self.in_order(&piece) {
             let Some(disk) = self.members.disk(place.member) else { continue };
             let from = place.offset + piece.within;
@@ -256,7 +282,13 @@ impl Mirror {
     }
 
     pub(super) fn content_len(&self) -> u64 {
-        self.len
+        self.places.load().len()
+    }
+
+    /// Returns where one of a piece's places moves to, and the disk there.
+    pub(super) fn target_of(&self, piece: &Piece<'_>) -> Option<(CopyPlace, Arc<Opened>)> {
+        let to = piece.target?;
+        Some((to, self.members.disk(to.member)?))
     }
 }
 

@@ -1,6 +1,6 @@
 //! The rebuild of members: their content is copied to a disk that gets all writes meanwhile.
 
-use super::{BLOCK, Mirror, Piece, REGION, REGIONS};
+use super::{BLOCK, Mirror, Piece, REGION};
 use crate::disk::layout::IsRight;
 use crate::disk::layout::members::no_copy;
 use crate::disk::layout::record::Incoming;
@@ -12,7 +12,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 impl Mirror {
-    /// Copies a range of whole blocks of the content to the disks that members are rebuilt onto.
+    /// Copies a range of whole blocks of the content to the disks that members are rebuilt onto,
+    /// and to where a place moves.
     /// `is_right` tells for a byte of the mirror and a block whether the block may be its content:
     /// of several copies one is taken for which that is so. Returns the sectors that no member can
     /// read. The disks have zeros there.
@@ -24,11 +25,13 @@ impl Mirror {
     ) -> io::Result<Vec<Range<u64>>> {
         let mut buffer = vec![0; REGION.min(len) as usize];
         let mut unreadable = Vec::new();
-        let end = self.len.min(at + len);
+        let places = self.places.load();
+        let end = places.len().min(at + len);
         for at in (at..end).step_by(REGION as usize) {
             let part = (at + REGION).min(end) - at;
             let _alone = self.alone(at, part);
-            for piece in self.pieces(at, part as usize)? {
+            // Nothing but background work changes the places, and this is the only one of it.
+            for piece in Self::pieces(&places, at, part as usize)? {
                 let buffer = &mut buffer[piece.range.clone()];
                 unreadable.extend(self.copy_piece(&piece, buffer, is_right)?);
             }
@@ -45,7 +48,8 @@ impl Mirror {
     ) -> io::Result<Vec<Range<u64>>> {
         let incoming = |place: &CopyPlace| Some((*place, self.members.incoming(place.member)?));
         let incoming: Vec<_> = piece.places.iter().filter_map(incoming).collect();
-        if incoming.is_empty() {
+        let target = self.target_of(piece);
+        if incoming.is_empty() && target.is_none() {
             return Ok(Vec::new());
         }
         let mut unreadable = Vec::new();
@@ -57,6 +61,9 @@ impl Mirror {
                 // Clients do not wait for a disk that has no space for the content.
                 self.members.lose(place.member, &new, &error)?;
             }
+        }
+        if let Some((to, disk)) = target {
+            self.members.copy_to_target(&to, &disk, to.offset + piece.within, buffer)?;
         }
         Ok(unreadable)
     }
@@ -136,13 +143,11 @@ impl Mirror {
     pub(crate) fn note_rebuilt(&self, begun: u64, to: u64) -> io::Result<()> {
         self.members.sync_incoming()?;
         // No write is between the old disk and the new one.
-        let _alone = self.alone(0, REGION * REGIONS);
-        self.members.note_rebuilt(begun, to)
+        self.while_alone(|| self.members.note_rebuilt(begun, to))
     }
 
     /// Begins to rebuild a member onto a disk, whose header is written.
     pub(crate) fn begin_rebuild(&self, number: usize, new: Incoming, disk: Arc<dyn Disk>) -> io::Result<()> {
-        let _alone = self.alone(0, REGION * REGIONS);
-        self.members.begin_rebuild(number, new, disk)
+        self.while_alone(|| self.members.begin_rebuild(number, new, disk))
     }
 }

@@ -36,10 +36,10 @@ impl Disk for Raid5 {
         self.flush(purpose)
     }
     fn len(&self) -> io::Result<u64> {
-        Ok(self.rows.len())
+        Ok(self.content_len())
     }
     fn set_len(&self, len: u64) -> io::Result<()> {
-        match len == self.rows.len() {
+        match len == self.content_len() {
             true => Ok(()),
             false => {
                 Err(io::Error::new(io::ErrorKind::Unsupported, "the size of a RAID-5 is that of its members"))
@@ -54,7 +54,7 @@ impl Disk for Raid5 {
         while from < lines.end {
             let to = lines.end.min(self.rows.end_of_row(from));
             for column in 0..self.rows.width() {
-                let place = self.rows.place(from, column);
+                let place = self.place(from, column);
                 let len = (to - from) * super::BLOCK as u64;
                 if let Some(disk) = self.members.disk(place.member) {
                     match disk.0.allocate(place.offset, len) {
@@ -80,7 +80,7 @@ impl Disk for Raid5 {
         Ok(false)
     }
     fn run_at(&self, offset: u64) -> io::Result<(u64, bool)> {
-        Ok((self.rows.len().max(offset), true))
+        Ok((self.content_len().max(offset), true))
     }
     fn modified(&self) -> io::Result<Option<u64>> {
         Ok(None)

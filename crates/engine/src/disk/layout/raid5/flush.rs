@@ -64,6 +64,8 @@ struct Wanted {
 struct Outgoing<'b> {
     member: usize,
     role: Role,
+    /// Whether the block moves to this place, and is still read at another one.
+    moves: bool,
     disk: Arc<Opened>,
     at: u64,
     content: &'b [u8],
@@ -144,8 +146,7 @@ impl Raid5 {
         let from_new = if new.len() == parity { Source::New } else { Source::Others };
         let is_written = |column: usize| new.iter().any(|(written, _)| *written == column);
         let missing = (0..self.rows.width()).find(|column| self.stored(line, *column).1.is_none());
-        let is_rebuilt =
-            |column: usize| self.members.incoming(self.rows.place(line, column).member).is_some();
+        let is_rebuilt = |column: usize| self.members.incoming(self.place(line, column).member).is_some();
         match missing {
             Some(column) if column == parity && !is_rebuilt(column) => Source::NoParity,
             Some(column) if column == parity || is_written(column) => from_new,
@@ -177,7 +178,7 @@ impl Raid5 {
                     Source::AllBut(missing) => column != missing,
                 };
                 if needed {
-                    let place = self.rows.place(line.number, column);
+                    let place = self.place(line.number, column);
                     wanted.push(Wanted { place: (place.member, place.offset), line: n, column });
                 }
             }
@@ -304,20 +305,30 @@ impl Raid5 {
         for line in lines {
             let parity = line.parity.iter().map(|content| (self.rows.parity(), content));
             for (column, content) in line.new.iter().copied().chain(parity) {
-                let place = self.rows.place(line.number, column);
+                let place = self.place(line.number, column);
                 outgoing.extend(self.members.written(place.member).map(|(role, disk)| Outgoing {
                     member: place.member,
                     role,
+                    moves: false,
                     disk,
                     at: place.offset,
                     content: &content[..],
                 }));
+                outgoing.extend(self.target(line.number, column).map(|(to, disk)| Outgoing {
+                    member: to.member,
+                    role: Role::Member,
+                    moves: true,
+                    disk,
+                    at: to.offset,
+                    content: &content[..],
+                }));
             }
             if let Some((column, content)) = &line.restored {
-                let place = self.rows.place(line.number, *column);
+                let place = self.place(line.number, *column);
                 outgoing.extend(self.members.incoming(place.member).map(|disk| Outgoing {
                     member: place.member,
                     role: Role::Incoming,
+                    moves: false,
                     disk,
                     at: place.offset,
                     content: &content[..],
@@ -329,10 +340,10 @@ impl Raid5 {
 
     /// Writes blocks of whole lines. A member that fails is out.
     fn write_out(&self, mut outgoing: Vec<Outgoing<'_>>) -> io::Result<()> {
-        outgoing.sort_unstable_by_key(|out| (out.member, out.role == Role::Incoming, out.at));
+        outgoing.sort_unstable_by_key(|out| (out.member, out.role == Role::Incoming, out.moves, out.at));
         let _alone = self.lines.write();
         let runs = outgoing.chunk_by(|a, b| {
-            (a.member, a.role, a.at + BLOCK as u64) == (b.member, b.role, b.at)
+            (a.member, a.role, a.moves, a.at + BLOCK as u64) == (b.member, b.role, b.moves, b.at)
                 && Arc::ptr_eq(&a.disk, &b.disk)
         });
         for run in runs {
@@ -340,6 +351,7 @@ impl Raid5 {
             let first = &run[0];
             match first.disk.0.write_vectored_at(&mut slices, first.at) {
                 Ok(()) => {}
+                Err(error) if first.moves => self.members.target_failed(first.member, &first.disk, error)?,
                 Err(error) if is_shortage(&error) && first.role == Role::Member => return Err(error),
                 Err(error) => self.members.lose(first.member, &first.disk, &error)?,
             }

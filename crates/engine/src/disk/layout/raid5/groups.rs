@@ -63,14 +63,18 @@ fn encode(layout: &Uuid, groups: &[bool]) -> Vec<u8> {
     w.0
 }
 
+/// Decodes a list. It may have fewer groups than the layout, if a crash came while the layout grew:
+/// nothing is known of the others, nor of the last one, which may have had fewer lines.
 fn decode(bytes: &[u8], layout: &Uuid, number: usize) -> Option<Vec<bool>> {
     let mut r = Reader::new(bytes);
     let is_magic = r.take(8)? == MAGIC;
     let (crc, version) = (r.u32()?, r.u32()?);
     (is_magic && crc == crc32c(&bytes[12..]) && version == VERSION).then_some(())?;
-    (r.uuid()? == *layout && r.u64::<u64>()? == number as u64).then_some(())?;
-    let bits = r.take(number.div_ceil(8))?;
-    r.end((0..number).map(|n| bits[n / 8] & 1 << (n % 8) != 0).collect())
+    (r.uuid()? == *layout).then_some(())?;
+    let known = usize::try_from(r.u64::<u64>()?).ok().filter(|known| *known <= number)?;
+    let bits = r.take(known.div_ceil(8))?;
+    let whole = if known < number { known.saturating_sub(1) } else { number };
+    r.end((0..number).map(|n| n < whole && bits[n / 8] & 1 << (n % 8) != 0).collect())
 }
 
 /// Writes the list. When this returns, it survives a power loss.
@@ -114,6 +118,27 @@ impl Groups {
         self.consistent.read().get((line / GROUP) as usize).copied().unwrap_or(false)
     }
 
+    /// Adds the groups of new content, durably. It begins at line `first`. `is_consistent` says
+    /// what is known of its lines.
+    pub(super) fn extend(
+        &self,
+        dir: &dyn Dir,
+        name: &str,
+        record: &LayoutRecord,
+        (first, is_consistent): (u64, bool),
+    ) -> io::Result<()> {
+        let mut new = self.consistent.read().clone();
+        new.resize(first.div_ceil(GROUP) as usize, false);
+        // The last group has lines of both kinds.
+        if let Some(last) = new.last_mut().filter(|_| !first.is_multiple_of(GROUP)) {
+            *last &= is_consistent;
+        }
+        new.resize(number_of(record), is_consistent);
+        save(dir, name, &self.layout, &new)?;
+        *self.consistent.write() = new;
+        Ok(())
+    }
+
     /// Changes what is known, durably.
     pub(super) fn change(
         &self,
@@ -142,6 +167,8 @@ mod tests {
         assert_eq!(hex, GOLDEN);
         assert_eq!(decode(&bytes, &layout, 9).unwrap(), groups);
         assert_eq!(decode(&bytes, &layout, 8), None);
+        let known = [true, false, true, false, false, false, false, false, false, false];
+        assert_eq!(decode(&bytes, &layout, 10).unwrap(), known, "the last one may have grown");
         assert_eq!(decode(&bytes, &Uuid::nil(), 9), None);
         for byte in 0..bytes.len() {
             let mut bad = bytes.clone();

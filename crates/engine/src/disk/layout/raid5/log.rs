@@ -49,6 +49,8 @@ const VERSION: u32 = 1;
 const HEAD: usize = 64;
 /// Largest number of bytes of the index for each block that an entry writes: of a line with one.
 const INDEX_OF_BLOCK: usize = 8 + 2 + 2 + 1 + 4 + 4;
+/// Largest number of blocks of an entry.
+pub(super) const MAX_ROOM: usize = 8192;
 /// How the names of these files begin.
 pub(crate) const FILE_PREFIX: &str = "parity-";
 
@@ -104,6 +106,13 @@ fn half(room: usize) -> u64 {
     (BLOCK + index_room(room) + room * BLOCK) as u64
 }
 
+/// Returns the number of blocks that an entry can have in a file of a size. A layout that grows
+/// keeps its log. `None`: no log has this size.
+fn room_of(len: u64) -> Option<usize> {
+    let all: Vec<usize> = (1..=MAX_ROOM).collect();
+    all.binary_search_by_key(&len, |room| 2 * half(*room)).ok().map(|n| all[n])
+}
+
 /// Makes the log of a new layout, durably. It has no entry.
 pub(super) fn create(dir: &dyn Dir, name: &str, room: usize) -> io::Result<()> {
     let disk = dir.open(&file_name(name), OpenMode::Create)?;
@@ -125,15 +134,14 @@ impl ParityLog {
         dir: &dyn Dir,
         name: &str,
         layout: Uuid,
-        room: usize,
         mode: OpenMode,
     ) -> io::Result<(ParityLog, Vec<LoggedLine>)> {
         let file = file_name(name);
         let failed = |e: io::Error| io::Error::new(e.kind(), format!("open {file}: {e}"));
         let disk = dir.open(&file, mode).map_err(failed)?;
-        if disk.len()? < 2 * half(room) {
-            return Err(failed(io::Error::new(io::ErrorKind::InvalidData, "it is too short")));
-        }
+        let room = room_of(disk.len()?).ok_or_else(|| {
+            failed(io::Error::new(io::ErrorKind::InvalidData, "its size is not that of a parity log"))
+        })?;
         let mut log = ParityLog { disk, layout, sequence: 0, room };
         let mut lines = Vec::new();
         for number in 0..2 {
@@ -283,7 +291,7 @@ mod tests {
     }
 
     fn open(dir: &MemDir) -> (ParityLog, Vec<LoggedLine>) {
-        ParityLog::open(dir, "m", LAYOUT, 4, OpenMode::Existing).unwrap()
+        ParityLog::open(dir, "m", LAYOUT, OpenMode::Existing).unwrap()
     }
 
     #[test]
@@ -314,7 +322,7 @@ mod tests {
         }
         log.append(&[]).unwrap();
         assert_eq!(open(&dir).1, []);
-        let other = ParityLog::open(&dir, "m", Uuid::nil(), 4, OpenMode::Existing).unwrap();
+        let other = ParityLog::open(&dir, "m", Uuid::nil(), OpenMode::Existing).unwrap();
         assert_eq!((other.0.sequence, other.1), (0, Vec::new()));
     }
 
@@ -346,11 +354,15 @@ mod tests {
     );
 
     #[test]
-    fn a_missing_or_short_log_is_an_error() {
+    fn a_missing_log_or_one_of_another_size_is_an_error() {
         let dir = MemDir::new();
-        let open = || ParityLog::open(&dir, "m", LAYOUT, 4, OpenMode::Existing).err().unwrap().to_string();
+        let open = || ParityLog::open(&dir, "m", LAYOUT, OpenMode::Existing).err().unwrap().to_string();
         assert!(open().contains("parity-m"));
         dir.open("parity-m", OpenMode::CreateNew).unwrap();
-        assert!(open().contains("too short"));
+        assert!(open().contains("size"));
+        create(&dir, "m", 4).unwrap();
+        let disk = dir.open("parity-m", OpenMode::Existing).unwrap();
+        disk.set_len(2 * half(4) - 1).unwrap();
+        assert!(open().contains("size"));
     }
 }

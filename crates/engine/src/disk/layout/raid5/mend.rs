@@ -110,7 +110,7 @@ impl Raid5 {
     /// block may be its content. If one block is wrong and what follows from the others is right,
     /// that is written. If no block is wrong, the parity is. Returns whether something was written.
     pub(crate) fn mend_line(&self, line: u64, is_right: IsRight<'_>) -> io::Result<bool> {
-        if line >= self.rows.lines() || !self.members.writable {
+        if line >= self.number_of_lines() || !self.members.writable {
             return Ok(false);
         }
         let _log = self.log.lock();

@@ -22,6 +22,7 @@ mod replay;
 mod rows;
 
 use super::members::{Members, Opened, no_copy};
+use super::places::{CurrentPlaces, Places};
 use super::record::{LayoutKind, LayoutRecord};
 use super::spans::CopyPlace;
 use crate::disk::{Dir, Disk, OpenMode};
@@ -40,7 +41,7 @@ use std::sync::Arc;
 use std::sync::OnceLock;
 
 /// Bounds of the number of blocks that one entry of the log writes: 256 KiB to 32 MiB.
-const ROOM: std::ops::RangeInclusive<u64> = 64..=8192;
+const ROOM: std::ops::RangeInclusive<u64> = 64..=log::MAX_ROOM as u64;
 /// Part of the content that one entry can write.
 const ROOM_PART: u64 = 256;
 /// Number of lines that wait to be looked at because something in them is wrong.
@@ -56,6 +57,7 @@ type ReadDisk<'a> = &'a dyn Fn(&dyn Disk, &mut [u8], u64) -> io::Result<()>;
 pub struct Raid5 {
     pub(crate) members: Members,
     rows: Rows,
+    pub(super) places: CurrentPlaces,
     pending: PendingBlocks,
     /// Number of pending blocks from which on a write makes a flush.
     room: usize,
@@ -116,12 +118,14 @@ impl Raid5 {
         let LayoutKind::Raid5 { unit } = record.kind else {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "it is no RAID-5"));
         };
-        let rows = Rows::new(record.spans.clone(), record.width, unit);
+        let rows = Rows::new(record.width, unit);
+        let places = CurrentPlaces::new(Places::of(&record));
         let groups = Groups::load(&*members.dir, &name, &record);
-        let (log, lines) = ParityLog::open(&*members.dir, &name, record.uuid, room(&record), mode)?;
+        let (log, lines) = ParityLog::open(&*members.dir, &name, record.uuid, mode)?;
         let mut raid = Raid5 {
             members,
             rows,
+            places,
             pending: PendingBlocks::default(),
             room: log.room,
             patching: Mutex::new(()),
@@ -144,14 +148,42 @@ impl Raid5 {
         let _ = self.judge.set(judge);
     }
 
+    /// Does something while nothing is written.
+    pub(super) fn while_alone<T>(&self, act: impl FnOnce() -> T) -> T {
+        let _log = self.log.lock();
+        let _alone = self.lines.write();
+        act()
+    }
+
+    /// Returns where a block of a line is.
+    fn place(&self, line: u64, column: usize) -> CopyPlace {
+        self.rows.place(&self.places.load(), line, column)
+    }
+
+    /// Returns where a block of a line moves to, and the disk there, if it moves.
+    fn target(&self, line: u64, column: usize) -> Option<(CopyPlace, Arc<Opened>)> {
+        let to = self.rows.target(&self.places.load(), line, column)?;
+        Some((to, self.members.disk(to.member)?))
+    }
+
+    /// Returns the number of lines.
+    fn number_of_lines(&self) -> u64 {
+        Rows::lines(&self.places.load())
+    }
+
+    /// Returns the number of bytes of the content.
+    fn content_len(&self) -> u64 {
+        self.rows.len(&self.places.load())
+    }
+
     /// Returns where a block of a line is, and its disk, if its member is in.
     fn stored(&self, line: u64, column: usize) -> (CopyPlace, Option<Arc<Opened>>) {
-        let place = self.rows.place(line, column);
+        let place = self.place(line, column);
         (place, self.members.disk(place.member))
     }
 
     fn check_end(&self, at: u64, len: usize) -> io::Result<()> {
-        match at.checked_add(len as u64).is_some_and(|end| end <= self.rows.len()) {
+        match at.checked_add(len as u64).is_some_and(|end| end <= self.content_len()) {
             true => Ok(()),
             false => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "past the end of the RAID-5")),
         }
@@ -181,6 +213,8 @@ impl Raid5 {
 
     /// Reads what the members have of a range, each part from its member, or else from the others.
     fn read_stored(&self, buf: &mut [u8], at: u64, read: ReadDisk<'_>) -> io::Result<()> {
+        // Nothing else is written to these places meanwhile.
+        let _held = self.places.load();
         for (line, column, within, range) in self.units(at, buf.len()) {
             let (place, disk) = self.stored(line, column);
             let part = &mut buf[range.clone()];
@@ -256,6 +290,7 @@ impl Raid5 {
 
     /// Reads without waiting. Whatever needs more than one member is left to a read that may wait.
     fn try_read(&self, buf: &mut [u8], at: u64) -> io::Result<bool> {
+        let _held = self.places.load();
         self.check_end(at, buf.len())?;
         for part in self.pending.read(buf, at) {
             let (buf, at) = (&mut buf[part.clone()], at + part.start as u64);
@@ -311,7 +346,7 @@ impl Raid5 {
 
     /// Calls `visit` for the disk and the bytes of each part of a range whose member is in.
     fn visit(&self, at: u64, len: u64, visit: &dyn Fn(&dyn Disk, u64, u64)) {
-        let len = len.min(self.rows.len().saturating_sub(at)) as usize;
+        let len = len.min(self.content_len().saturating_sub(at)) as usize;
         for (line, column, within, range) in self.units(at, len) {
             if let (place, Some(disk)) = self.stored(line, column) {
                 visit(&*disk.0, place.offset + within, range.len() as u64);

@@ -2,9 +2,9 @@
 
 use super::Raid5;
 use super::groups::GROUP;
-use super::rows::BLOCK;
+use super::rows::{BLOCK, Rows};
 use crate::disk::layout::IsRight;
-use crate::disk::layout::record::Incoming;
+use crate::disk::layout::record::{Incoming, LayoutRecord};
 use crate::disk::{Disk, is_unreadable};
 use crate::error::is_shortage;
 use std::collections::BTreeSet;
@@ -25,16 +25,16 @@ pub(super) struct Copied {
 
 impl Raid5 {
     /// Copies all groups of lines that have a part of a range of the content to the disks that
-    /// members are rebuilt onto. `is_right` tells for a byte of the range and a block whether the
-    /// block may be its content. Returns the bytes that no member has any more. The disks have
-    /// zeros there.
+    /// members are rebuilt onto, and to where a place moves. `is_right` tells for a byte of the
+    /// range and a block whether the block may be its content. Returns the bytes that no member has
+    /// any more. The disks have zeros there.
     pub(crate) fn copy_to_incoming(
         &self,
         at: u64,
         len: u64,
         is_right: IsRight<'_>,
     ) -> io::Result<Vec<Range<u64>>> {
-        let end = self.rows.len().min(at + len);
+        let end = self.content_len().min(at + len);
         let mut unreadable = Vec::new();
         if at >= end {
             return Ok(unreadable);
@@ -46,7 +46,7 @@ impl Raid5 {
             if self.is_copied(begun, group) {
                 continue;
             }
-            let behind = ((group + 1) * GROUP).min(self.rows.lines());
+            let behind = ((group + 1) * GROUP).min(self.number_of_lines());
             for from in (group * GROUP..behind).step_by(LINES as usize) {
                 self.copy_lines(from..behind.min(from + LINES), &is_right, &mut unreadable)?;
             }
@@ -75,10 +75,17 @@ impl Raid5 {
         while from < lines.end {
             let to = lines.end.min(self.rows.end_of_row(from));
             for column in 0..self.rows.width() {
-                let place = self.rows.place(from, column);
-                let Some(new) = self.members.incoming(place.member) else { continue };
+                let place = self.place(from, column);
+                let (new, target) = (self.members.incoming(place.member), self.target(from, column));
+                if new.is_none() && target.is_none() {
+                    continue;
+                }
                 let mut content = vec![0; (to - from) as usize * BLOCK];
                 self.read_column(from, column, &mut content, is_right, unreadable)?;
+                if let Some((to, disk)) = target {
+                    self.members.copy_to_target(&to, &disk, to.offset, &content)?;
+                }
+                let Some(new) = new else { continue };
                 let len = content.len() as u64;
                 let done =
                     new.0.allocate(place.offset, len).and_then(|()| new.0.write_at(&content, place.offset));
@@ -118,7 +125,7 @@ impl Raid5 {
             if known.is_ok() && is_right(at, block) {
                 continue;
             }
-            let place = self.rows.place(line, column).offset;
+            let place = self.place(line, column).offset;
             let mut is_there = known.is_ok();
             if let (Some(disk), Err(_)) = (&disk, &known) {
                 is_there = passes(disk.0.read_at(block, place))?;
@@ -158,7 +165,7 @@ impl Raid5 {
         // No flush is between the old disk and the new one.
         let _log = self.log.lock();
         let _alone = self.lines.write();
-        if to >= self.rows.len() && self.members.begun.load(Ordering::SeqCst) == begun {
+        if to >= self.content_len() && self.members.begun.load(Ordering::SeqCst) == begun {
             self.forget_groups(begun)?;
         }
         self.members.note_rebuilt(begun, to)
@@ -174,10 +181,11 @@ impl Raid5 {
             .filter(|(_, of)| of.incoming.is_some())
             .map(|(number, of)| (number, of.is_in))
             .collect();
+        let places = self.places.load();
         self.groups.change(&*self.members.dir, &self.members.name, |group, was_consistent| {
-            let lines = group * GROUP..((group + 1) * GROUP).min(self.rows.lines());
-            let mut here =
-                rebuilt.iter().filter(|(member, _)| self.rows.is_on(lines.clone(), *member)).peekable();
+            let lines = group * GROUP..((group + 1) * GROUP).min(Rows::lines(&places));
+            let is_here = |(member, _): &&(usize, bool)| Rows::is_on(&places, lines.clone(), *member);
+            let mut here = rebuilt.iter().filter(is_here).peekable();
             if here.peek().is_none() {
                 return was_consistent;
             }
@@ -186,11 +194,30 @@ impl Raid5 {
         })
     }
 
+    /// Forgets that groups with a part of a range of the spans are consistent, unless they were
+    /// copied as a whole since so many rebuilds and moves had begun.
+    pub(in crate::disk::layout) fn forget_moved(&self, begun: u64, range: Range<u64>) -> io::Result<()> {
+        const BYTES: u64 = GROUP * BLOCK as u64;
+        let groups = range.start / BYTES..range.end.div_ceil(BYTES);
+        self.groups.change(&*self.members.dir, &self.members.name, |group, was_consistent| {
+            was_consistent && (!groups.contains(&group) || self.is_copied(begun, group))
+        })
+    }
+
+    /// Adds the groups of new content to those of the layout. It begins at byte `from` of the
+    /// spans. `is_consistent` says what is known of its lines.
+    pub(in crate::disk::layout) fn extend_groups(
+        &self,
+        record: &LayoutRecord,
+        (from, is_consistent): (u64, bool),
+    ) -> io::Result<()> {
+        let new = (from / BLOCK as u64, is_consistent);
+        self.groups.extend(&*self.members.dir, &self.members.name, record, new)
+    }
+
     /// Begins to rebuild a member onto a disk, whose header is written.
     pub(crate) fn begin_rebuild(&self, number: usize, new: Incoming, disk: Arc<dyn Disk>) -> io::Result<()> {
-        let _log = self.log.lock();
-        let _alone = self.lines.write();
-        self.members.begin_rebuild(number, new, disk)
+        self.while_alone(|| self.members.begin_rebuild(number, new, disk))
     }
 }
 

@@ -30,7 +30,7 @@ impl Raid5 {
         let mut fixes = Vec::new();
         for line in lines {
             let columns = self.rows.parity();
-            if line.line >= self.rows.lines() || line.written == 0 || line.written >> columns != 0 {
+            if line.line >= self.number_of_lines() || line.written == 0 || line.written >> columns != 0 {
                 let text = "the parity log names a line that is not there";
                 return Err(io::Error::new(io::ErrorKind::InvalidData, text));
             }
@@ -102,13 +102,19 @@ impl Raid5 {
         Ok((!is_out(parity)).then_some((line.line, parity, sum)))
     }
 
-    /// Writes a block to its member, and to the disk that the member is rebuilt onto.
+    /// Writes a block to its member, to the disk that the member is rebuilt onto, and to where it
+    /// moves.
     pub(super) fn write_block(&self, line: u64, column: usize, content: &[u8]) -> io::Result<()> {
-        let place = self.rows.place(line, column);
+        let place = self.place(line, column);
         for (_, disk) in self.members.written(place.member) {
             if let Err(error) = disk.0.write_at(content, place.offset) {
                 self.members.lose(place.member, &disk, &error)?;
             }
+        }
+        if let Some((to, disk)) = self.target(line, column)
+            && let Err(error) = disk.0.write_at(content, to.offset)
+        {
+            self.members.target_failed(to.member, &disk, error)?;
         }
         Ok(())
     }
@@ -117,7 +123,7 @@ impl Raid5 {
     /// other parts of an entry than the members.
     fn refresh_incoming(&self, line: u64) -> io::Result<()> {
         for column in 0..self.rows.width() {
-            let place = self.rows.place(line, column);
+            let place = self.place(line, column);
             let Some(new) = self.members.incoming(place.member) else { continue };
             let mut content = [0; BLOCK];
             self.read_block(line, column, &mut content)?;

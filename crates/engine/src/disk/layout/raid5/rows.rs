@@ -14,15 +14,15 @@
 //!
 //! So neighbouring content fills whole rows, and line *n* is at byte *n* · [`BLOCK`] of each place.
 
-use crate::disk::layout::spans::{CopiedSpan, CopyPlace};
+use crate::disk::layout::places::Places;
+use crate::disk::layout::spans::CopyPlace;
 
 /// Bytes of a block: what is read, logged and written at once.
 pub(super) const BLOCK: usize = 4096;
 
-/// The geometry of a layout.
+/// The geometry of a layout. The bytes of its spans are those of one place.
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Rows {
-    /// Spans of the places. Their bytes are those of one place.
-    spans: Vec<CopiedSpan>,
     /// Number of columns: those of content, and the parity as the last one.
     width: usize,
     /// Number of blocks of a unit.
@@ -31,8 +31,8 @@ pub(super) struct Rows {
 
 impl Rows {
     /// Makes the geometry of spans with `width` places and units of `unit` bytes.
-    pub(super) fn new(spans: Vec<CopiedSpan>, width: usize, unit: u64) -> Rows {
-        Rows { spans, width, unit: unit / BLOCK as u64 }
+    pub(super) fn new(width: usize, unit: u64) -> Rows {
+        Rows { width, unit: unit / BLOCK as u64 }
     }
 
     pub(super) fn width(&self) -> usize {
@@ -45,13 +45,13 @@ impl Rows {
     }
 
     /// Returns the number of lines.
-    pub(super) fn lines(&self) -> u64 {
-        self.spans.last().map_or(0, CopiedSpan::end) / BLOCK as u64
+    pub(super) fn lines(places: &Places) -> u64 {
+        places.len() / BLOCK as u64
     }
 
     /// Returns the number of bytes of the content.
-    pub(super) fn len(&self) -> u64 {
-        self.lines() * self.parity() as u64 * BLOCK as u64
+    pub(super) fn len(&self, places: &Places) -> u64 {
+        places.len() * self.parity() as u64
     }
 
     /// Returns line and column of a block of the content.
@@ -67,13 +67,23 @@ impl Rows {
         (row * self.parity() as u64 + column as u64) * self.unit + within
     }
 
-    /// Returns where a line's block of a column is.
-    pub(super) fn place(&self, line: u64, column: usize) -> CopyPlace {
-        let at = line * BLOCK as u64;
-        let span = &self.spans[self.spans.partition_point(|span| span.end() <= at)];
+    /// Returns the position of a line's column among the places of its span.
+    fn index(&self, line: u64, column: usize) -> usize {
         let rotation = (line / self.unit) as usize % self.width;
-        let CopyPlace { member, offset } = span.places[(rotation + 1 + column) % self.width];
+        (rotation + 1 + column) % self.width
+    }
+
+    /// Returns where a line's block of a column is.
+    pub(super) fn place(&self, places: &Places, line: u64, column: usize) -> CopyPlace {
+        let at = line * BLOCK as u64;
+        let span = &places.from(at)[0];
+        let CopyPlace { member, offset } = span.places[self.index(line, column)];
         CopyPlace { member, offset: offset + (at - span.start) }
+    }
+
+    /// Returns where a line's block of a column moves to, if it moves.
+    pub(super) fn target(&self, places: &Places, line: u64, column: usize) -> Option<CopyPlace> {
+        places.target(line * BLOCK as u64, self.index(line, column))
     }
 
     /// Returns the number of bytes of the content from `at` to the end of its unit. So many are
@@ -95,10 +105,10 @@ impl Rows {
     }
 
     /// Returns whether a member has a place of one of these lines.
-    pub(super) fn is_on(&self, lines: std::ops::Range<u64>, member: usize) -> bool {
+    pub(super) fn is_on(places: &Places, lines: std::ops::Range<u64>, member: usize) -> bool {
         let (from, to) = (lines.start * BLOCK as u64, lines.end * BLOCK as u64);
-        let inside = |span: &&CopiedSpan| span.start < to && from < span.end();
-        self.spans.iter().filter(inside).any(|span| span.places.iter().any(|place| place.member == member))
+        let inside = places.from(from).iter().take_while(|span| span.start < to);
+        inside.into_iter().any(|span| span.places.iter().any(|place| place.member == member))
     }
 }
 
@@ -111,13 +121,14 @@ mod tests {
 
     #[test]
     fn the_drawing_above_is_right() {
-        let rows = Rows::new(spread(&[UNIT; 4], 4, 0), 4, 2 * BLOCK as u64);
-        let member = |line, column| rows.place(line, column).member;
+        let rows = Rows::new(4, 2 * BLOCK as u64);
+        let places = Places::in_spans(spread(&[UNIT; 4], 4, 0));
+        let member = |line, column| rows.place(&places, line, column).member;
         assert_eq!([0, 1, 2, 3].map(|column| member(0, column)), [1, 2, 3, 0]);
         assert_eq!([0, 1, 2, 3].map(|column| member(3, column)), [2, 3, 0, 1]);
         assert_eq!([4, 5, 6, 10, 9].map(|block| rows.find(block)), [(0, 2), (1, 2), (2, 0), (2, 2), (3, 1)]);
-        assert_eq!(rows.place(3, 2).offset, 3 * BLOCK as u64);
-        assert_eq!(rows.len(), 3 * UNIT);
+        assert_eq!(rows.place(&places, 3, 2).offset, 3 * BLOCK as u64);
+        assert_eq!(rows.len(&places), 3 * UNIT);
     }
 
     proptest! {
@@ -130,21 +141,23 @@ mod tests {
             let sizes: Vec<u64> = sizes.iter().map(|size| size * UNIT).collect();
             let spans = spread(&sizes, width, UNIT);
             prop_assume!(!spans.is_empty());
-            let rows = Rows::new(spans, width, (BLOCK as u64) << unit);
+            let rows = Rows::new(width, (BLOCK as u64) << unit);
+            let all = Places::in_spans(spans);
             let mut taken = BTreeSet::new();
-            for line in 0..rows.lines() {
-                let places: Vec<CopyPlace> = (0..width).map(|column| rows.place(line, column)).collect();
+            for line in 0..Rows::lines(&all) {
+                let places: Vec<CopyPlace> =
+                    (0..width).map(|column| rows.place(&all, line, column)).collect();
                 let members: BTreeSet<usize> = places.iter().map(|place| place.member).collect();
                 prop_assert_eq!(members.len(), width, "one member has two blocks of a line");
                 for place in &places {
                     prop_assert!(taken.insert((place.member, place.offset)));
-                    prop_assert!(rows.is_on(line..line + 1, place.member));
+                    prop_assert!(Rows::is_on(&all, line..line + 1, place.member));
                 }
                 for column in 0..rows.parity() {
                     prop_assert_eq!(rows.find(rows.block(line, column)), (line, column));
                 }
             }
-            prop_assert_eq!(rows.len() / BLOCK as u64, rows.lines() * rows.parity() as u64);
+            prop_assert_eq!(rows.len(&all) / BLOCK as u64, Rows::lines(&all) * rows.parity() as u64);
         }
     }
 }

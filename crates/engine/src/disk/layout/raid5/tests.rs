@@ -142,7 +142,7 @@ fn a_wrong_block_is_settled_by_its_content() {
     let (place, disk, content) = written();
     let at = 5 * BLOCK as u64;
     let (line, column) = raid(&*disk).rows.find(5);
-    let stored = raid(&*disk).rows.place(line, column);
+    let stored = raid(&*disk).place(line, column);
     let member = place.memory.open(&stored.member.to_string(), OpenMode::Existing).unwrap();
     member.write_at(&[0xEE; 9], stored.offset + 100).unwrap();
     let right = content[5 * BLOCK..6 * BLOCK].to_vec();
@@ -160,7 +160,7 @@ fn a_line_is_mended_where_it_is_wrong() {
     for wrong in 0..3 {
         let (place, disk, content) = written();
         let raid = raid(&*disk);
-        let stored = raid.rows.place(1, wrong);
+        let stored = raid.place(1, wrong);
         let member = place.memory.open(&stored.member.to_string(), OpenMode::Existing).unwrap();
         member.write_at(&[0xEE; 9], stored.offset + 100).unwrap();
         let block_of = |column: usize| raid.rows.block(1, column) as usize * BLOCK;
@@ -187,7 +187,7 @@ fn a_rotten_block_does_not_become_what_its_parity_says() {
     let raid = raid(&*disk);
     let known = content.clone();
     raid.judge_with(Box::new(move |at, block| block == &known[at as usize..at as usize + BLOCK]));
-    let stored = raid.rows.place(0, 1);
+    let stored = raid.place(0, 1);
     let member = place.memory.open(&stored.member.to_string(), OpenMode::Existing).unwrap();
     member.write_at(&[0xEE; 9], stored.offset).unwrap();
     // The other column of the line is written, and the rotten one is read for the parity.
@@ -336,7 +336,7 @@ fn a_read_that_needs_several_members_meets_no_half_written_line() {
     disk.write_at(&pattern(UNIT, 1), 0).unwrap();
     sync(&*disk);
     // Blocks 0 and 2 have the same line, and block 2 is on the member that is out.
-    let out = raid(&*disk).rows.place(0, 1).member;
+    let out = raid(&*disk).place(0, 1).member;
     disk.as_layout().unwrap().members().put_out(out, "a test").unwrap();
     let still = &pattern(UNIT, 1)[2 * BLOCK..3 * BLOCK];
     let ended = std::sync::atomic::AtomicBool::new(false);
