@@ -241,6 +241,11 @@ impl<'d> DiskLayout<'d> {
             DiskLayout::Raid5(_) => self.zero(&spans)?,
         };
         self.alone(|| {
+            if let DiskLayout::Raid5(raid) = self
+                && !is_zeroed
+            {
+                raid.make_way_in_groups(first)?;
+            }
             let all = |record: &LayoutRecord| joined([record.spans.clone(), spans].concat());
             if !members.set_spans(begun, all)? {
                 return Ok(Growing::Waits);
@@ -261,8 +266,11 @@ impl<'d> DiskLayout<'d> {
         for span in spans {
             for place in &span.places {
                 let Some(disk) = members.disk(place.member) else { return Ok(false) };
-                if !super::create::zero(&*disk.0, place.offset, span.len)? {
-                    return Ok(false);
+                match super::create::zero(&*disk.0, place.offset, span.len) {
+                    Ok(true) => {}
+                    Ok(false) => return Ok(false),
+                    Err(error) if is_shortage(&error) => return Ok(false),
+                    Err(error) => return members.lose(place.member, &disk, &error).map(|()| false),
                 }
             }
         }

@@ -101,6 +101,18 @@ impl LayoutInMemory {
     }
 }
 
+/// Returns the record of a RAID-5 without members.
+pub(super) fn record_of_rows() -> LayoutRecord {
+    LayoutRecord {
+        uuid: Uuid::from_u128(7),
+        sequence: 1,
+        kind: LayoutKind::Raid5 { unit: 65536 },
+        width: 3,
+        members: Vec::new(),
+        spans: Vec::new(),
+    }
+}
+
 /// Reads a range of a disk.
 pub(super) fn read(disk: &dyn Disk, at: u64, len: usize) -> Vec<u8> {
     let mut buf = vec![0; len];

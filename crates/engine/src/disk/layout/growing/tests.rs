@@ -253,6 +253,37 @@ fn a_record_that_can_not_be_stored_changes_nothing() {
     check(&place, disk, &content);
 }
 
+/// The new place of what is not in use has what its disk had before. A parity must not be computed
+/// from that.
+#[test]
+fn lines_that_a_move_did_not_copy_are_not_known_to_be_consistent() {
+    let place = LayoutInMemory::new(&[4, 4, 4, 4], RAID5, 4);
+    let disk = place.open();
+    let layout = disk.as_layout().unwrap();
+    let new = place.dir.open_locked("4", OpenMode::CreateNew).unwrap();
+    new.write_at(&vec![0xEE; (CONTENT_START + 4 * UNIT) as usize], 0).unwrap();
+    layout
+        .add_members(vec![NewMember { uuid: Uuid::from_u128(9), path: "4".into(), disk: new }], None)
+        .unwrap();
+    let Growing::Moves(begun, range) = layout.grow().unwrap() else { panic!("no move") };
+    layout.finish_move(begun).unwrap();
+    let mut content = vec![0; len(&*disk) as usize];
+    for at in range.step_by(40 << 10) {
+        disk.write_at(&[7; 4096], at).unwrap();
+        content[at as usize..][..4096].fill(7);
+    }
+    disk.sync(SyncPurpose::Apply).unwrap();
+    drop(disk);
+    for member in 0..5 {
+        place.broken.set(&member.to_string(), "open");
+        let disk = place.try_open().unwrap();
+        for (at, block) in (0..).step_by(4096).zip(content.chunks(4096)).filter(|(_, block)| block[0] == 7) {
+            assert!(read(&*disk, at, 4096) == block, "byte {at} without member {member}");
+        }
+        place.broken.heal();
+    }
+}
+
 /// What a random run does while a layout grows.
 struct Around<'p> {
     place: &'p LayoutInMemory,

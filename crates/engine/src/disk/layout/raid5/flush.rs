@@ -48,8 +48,12 @@ struct Line<'b> {
     /// What was read: (column, content).
     read: Vec<(usize, BlockContent)>,
     parity: Option<BlockContent>,
-    /// A column that is not written, for the disk that its member is rebuilt onto.
-    restored: Option<(usize, BlockContent)>,
+    /// Columns that are not written, for the disks that their members are rebuilt onto, and for
+    /// where they move: these have anything where nothing was in use. Without the columns, the line
+    /// would not be consistent when they count.
+    carried: Vec<usize>,
+    /// Their content: (column, content).
+    carries: Vec<(usize, BlockContent)>,
 }
 
 /// A block that a flush reads or writes: (member, byte of its disk), and what it is of.
@@ -112,7 +116,9 @@ impl Raid5 {
             }
             written += blocks;
             let source = self.source(number, &new);
-            part.push(Line { number, new, patched, source, read: Vec::new(), parity: None, restored: None });
+            let carried = self.carried(number, &new);
+            let (read, carries) = (Vec::new(), Vec::new());
+            part.push(Line { number, new, patched, source, read, parity: None, carried, carries });
         }
         self.write_part(log, part, purpose)
     }
@@ -146,7 +152,7 @@ impl Raid5 {
         let from_new = if new.len() == parity { Source::New } else { Source::Others };
         let is_written = |column: usize| new.iter().any(|(written, _)| *written == column);
         let missing = (0..self.rows.width()).find(|column| self.stored(line, *column).1.is_none());
-        let is_rebuilt = |column: usize| self.members.incoming(self.place(line, column).member).is_some();
+        let is_rebuilt = |column: usize| self.is_arriving(line, column);
         match missing {
             Some(column) if column == parity && !is_rebuilt(column) => Source::NoParity,
             Some(column) if column == parity || is_written(column) => from_new,
@@ -164,7 +170,22 @@ impl Raid5 {
         }
     }
 
-    /// Reads what the sources of lines need.
+    /// Returns whether a column of a line is written to another disk, too, which will have it.
+    fn is_arriving(&self, line: u64, column: usize) -> bool {
+        self.target(line, column).is_some()
+            || self.members.incoming(self.place(line, column).member).is_some()
+    }
+
+    /// Returns the columns that are not written, that a disk will have, and that their member has.
+    fn carried(&self, line: u64, new: &[(usize, &BlockContent)]) -> Vec<usize> {
+        let is_written = |column: usize| new.iter().any(|(written, _)| *written == column);
+        let is_carried = |column: &usize| {
+            !is_written(*column) && self.is_arriving(line, *column) && self.stored(line, *column).1.is_some()
+        };
+        (0..self.rows.parity()).filter(is_carried).collect()
+    }
+
+    /// Reads what the sources of lines need, and what is carried.
     fn read_old(&self, lines: &mut [Line<'_>]) -> io::Result<()> {
         let mut wanted = Vec::new();
         for (n, line) in lines.iter().enumerate() {
@@ -177,7 +198,7 @@ impl Raid5 {
                     Source::Old => is_parity || is_written(column),
                     Source::AllBut(missing) => column != missing,
                 };
-                if needed {
+                if needed || line.carried.contains(&column) {
                     let place = self.place(line.number, column);
                     wanted.push(Wanted { place: (place.member, place.offset), line: n, column });
                 }
@@ -258,29 +279,41 @@ impl Raid5 {
         }
     }
 
-    /// Computes the new parity of a line, and its line of the log. `None`: it needs none.
-    fn compute(&self, line: &mut Line<'_>) -> Option<LoggedLine> {
-        let read = std::mem::take(&mut line.read);
+    /// Computes what the blocks of a line that are not written have in common. `None`: the line
+    /// needs no parity.
+    fn partial_parity(&self, line: &mut Line<'_>, read: &[(usize, BlockContent)]) -> Option<BlockContent> {
         let is_written = |column: usize| line.new.iter().any(|(written, _)| *written == column);
+        let parity = self.rows.parity();
         let mut partial = zeros();
         match line.source {
             Source::NoParity => return None,
             Source::New => {}
-            Source::Others | Source::Old => {
-                read.iter().for_each(|(_, content)| add(&mut partial[..], &content[..]));
+            Source::Others => read.iter().for_each(|(_, content)| add(&mut partial[..], &content[..])),
+            Source::Old => {
+                let old = read.iter().filter(|(column, _)| *column == parity || is_written(*column));
+                old.for_each(|(_, content)| add(&mut partial[..], &content[..]));
             }
             Source::AllBut(missing) => {
                 let mut restored = zeros();
-                for (column, content) in &read {
+                for (column, content) in read {
                     add(&mut restored[..], &content[..]);
-                    if *column != self.rows.parity() && !is_written(*column) {
+                    if *column != parity && !is_written(*column) {
                         add(&mut partial[..], &content[..]);
                     }
                 }
                 add(&mut partial[..], &restored[..]);
-                line.restored = Some((missing, restored));
+                line.carries.push((missing, restored));
             }
         }
+        Some(partial)
+    }
+
+    /// Computes the new parity of a line, and its line of the log. `None`: it needs none.
+    fn compute(&self, line: &mut Line<'_>) -> Option<LoggedLine> {
+        let read = std::mem::take(&mut line.read);
+        let carried = read.iter().filter(|(column, _)| line.carried.contains(column));
+        line.carries = carried.cloned().collect();
+        let partial = self.partial_parity(line, &read)?;
         let mut parity = partial.clone();
         line.new.iter().for_each(|(_, content)| add(&mut parity[..], &content[..]));
         let logged = LoggedLine {
@@ -323,8 +356,16 @@ impl Raid5 {
                     content: &content[..],
                 }));
             }
-            if let Some((column, content)) = &line.restored {
+            for (column, content) in &line.carries {
                 let place = self.place(line.number, *column);
+                outgoing.extend(self.target(line.number, *column).map(|(to, disk)| Outgoing {
+                    member: to.member,
+                    role: Role::Member,
+                    moves: true,
+                    disk,
+                    at: to.offset,
+                    content: &content[..],
+                }));
                 outgoing.extend(self.members.incoming(place.member).map(|disk| Outgoing {
                     member: place.member,
                     role: Role::Incoming,

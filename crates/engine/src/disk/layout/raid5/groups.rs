@@ -64,7 +64,7 @@ fn encode(layout: &Uuid, groups: &[bool]) -> Vec<u8> {
 }
 
 /// Decodes a list. It may have fewer groups than the layout, if a crash came while the layout grew:
-/// nothing is known of the others, nor of the last one, which may have had fewer lines.
+/// nothing is known of the others.
 fn decode(bytes: &[u8], layout: &Uuid, number: usize) -> Option<Vec<bool>> {
     let mut r = Reader::new(bytes);
     let is_magic = r.take(8)? == MAGIC;
@@ -73,8 +73,7 @@ fn decode(bytes: &[u8], layout: &Uuid, number: usize) -> Option<Vec<bool>> {
     (r.uuid()? == *layout).then_some(())?;
     let known = usize::try_from(r.u64::<u64>()?).ok().filter(|known| *known <= number)?;
     let bits = r.take(known.div_ceil(8))?;
-    let whole = if known < number { known.saturating_sub(1) } else { number };
-    r.end((0..number).map(|n| n < whole && bits[n / 8] & 1 << (n % 8) != 0).collect())
+    r.end((0..number).map(|n| n < known && bits[n / 8] & 1 << (n % 8) != 0).collect())
 }
 
 /// Writes the list. When this returns, it survives a power loss.
@@ -118,6 +117,15 @@ impl Groups {
         self.consistent.read().get((line / GROUP) as usize).copied().unwrap_or(false)
     }
 
+    /// Forgets the group to which lines from `first` on are about to be added, durably, if nothing
+    /// is known of them.
+    pub(super) fn make_way(&self, dir: &dyn Dir, name: &str, first: u64) -> io::Result<()> {
+        match first.is_multiple_of(GROUP) || !self.are_consistent(first) {
+            true => Ok(()),
+            false => self.change(dir, name, |group, known| known && group != first / GROUP),
+        }
+    }
+
     /// Adds the groups of new content, durably. It begins at line `first`. `is_consistent` says
     /// what is known of its lines.
     pub(super) fn extend(
@@ -129,10 +137,6 @@ impl Groups {
     ) -> io::Result<()> {
         let mut new = self.consistent.read().clone();
         new.resize(first.div_ceil(GROUP) as usize, false);
-        // The last group has lines of both kinds.
-        if let Some(last) = new.last_mut().filter(|_| !first.is_multiple_of(GROUP)) {
-            *last &= is_consistent;
-        }
         new.resize(number_of(record), is_consistent);
         save(dir, name, &self.layout, &new)?;
         *self.consistent.write() = new;
@@ -167,8 +171,7 @@ mod tests {
         assert_eq!(hex, GOLDEN);
         assert_eq!(decode(&bytes, &layout, 9).unwrap(), groups);
         assert_eq!(decode(&bytes, &layout, 8), None);
-        let known = [true, false, true, false, false, false, false, false, false, false];
-        assert_eq!(decode(&bytes, &layout, 10).unwrap(), known, "the last one may have grown");
+        assert_eq!(decode(&bytes, &layout, 10).unwrap(), [&groups[..], &[false]].concat());
         assert_eq!(decode(&bytes, &Uuid::nil(), 9), None);
         for byte in 0..bytes.len() {
             let mut bad = bytes.clone();
@@ -176,6 +179,43 @@ mod tests {
             assert_eq!(decode(&bad, &layout, 9), None, "byte {byte}");
             assert_eq!(decode(&bytes[..byte], &layout, 9), None);
         }
+    }
+
+    #[test]
+    fn new_content_is_known_as_far_as_it_is_zeros() {
+        let lines = |number: u64| {
+            let mut record = crate::disk::layout::testing::record_of_rows();
+            record.spans = vec![CopiedSpan { start: 0, len: number * BLOCK as u64, places: Vec::new() }];
+            record
+        };
+        let dir = crate::disk::MemDir::new();
+        for (was, first, is_zeroed, expected) in [
+            (true, GROUP, false, [true, false, false]),
+            (true, GROUP, true, [true, true, true]),
+            (true, GROUP + 256, false, [true, false, false]),
+            (true, GROUP + 256, true, [true, true, true]),
+            (false, GROUP + 256, true, [false, false, true]),
+        ] {
+            create(&dir, "m", &lines(first), was).unwrap();
+            let groups = Groups::load(&dir, "m", &lines(first));
+            let grown = lines(3 * GROUP);
+            if !is_zeroed {
+                groups.make_way(&dir, "m", first).unwrap();
+                // A crash may come here, and after the record has the new lines.
+                let known = Groups::load(&dir, "m", &grown);
+                assert!(!known.are_consistent(first) && !known.are_consistent(2 * GROUP));
+            }
+            groups.extend(&dir, "m", &grown, (first, is_zeroed)).unwrap();
+            for groups in [groups, Groups::load(&dir, "m", &grown)] {
+                let known = [0, 1, 2].map(|group| groups.are_consistent(group * GROUP));
+                assert_eq!(known, expected, "{was} up to line {first}, then {is_zeroed}");
+            }
+        }
+        // A crash left the list as it was. Nothing is known of what it does not have.
+        create(&dir, "m", &lines(GROUP), true).unwrap();
+        let groups = Groups::load(&dir, "m", &lines(2 * GROUP));
+        groups.extend(&dir, "m", &lines(3 * GROUP), (2 * GROUP, true)).unwrap();
+        assert_eq!([0, 1, 2].map(|group| groups.are_consistent(group * GROUP)), [true, false, true]);
     }
 
     const GOLDEN: &str =

@@ -204,6 +204,12 @@ impl Raid5 {
         })
     }
 
+    /// Forgets what is known of the group to which new content from byte `from` of the spans on is
+    /// about to be added.
+    pub(in crate::disk::layout) fn make_way_in_groups(&self, from: u64) -> io::Result<()> {
+        self.groups.make_way(&*self.members.dir, &self.members.name, from / BLOCK as u64)
+    }
+
     /// Adds the groups of new content to those of the layout. It begins at byte `from` of the
     /// spans. `is_consistent` says what is known of its lines.
     pub(in crate::disk::layout) fn extend_groups(

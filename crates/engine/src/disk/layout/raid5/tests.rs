@@ -549,3 +549,44 @@ proptest! {
         prop_assert!(read(&*disk, 0, model.len()) == model);
     }
 }
+
+/// The new disk of a member that is in has anything where nothing was in use. What is written there
+/// during the rebuild must follow from the others all the same.
+#[test]
+fn a_line_that_is_written_during_a_replacement_is_consistent_on_the_new_disk() {
+    for is_out in [false, true] {
+        for replaced in 0..3 {
+            let place = raid_of(&[2, 2, 2], 3);
+            let disk = place.open();
+            let layout = disk.as_layout().unwrap();
+            if is_out {
+                layout.members().put_out(replaced, "a test").unwrap();
+            }
+            let new = place.dir.open_locked("new", OpenMode::CreateNew).unwrap();
+            new.write_at(&vec![0xEE; (CONTENT_START + 2 * UNIT) as usize], 0).unwrap();
+            drop(new);
+            let new = place.dir.open_locked("new", OpenMode::Existing).unwrap();
+            let new =
+                crate::disk::layout::NewMember { uuid: Uuid::from_u128(77), path: "new".into(), disk: new };
+            layout.rebuild_onto(replaced, new, None).unwrap();
+            let (begun, _) = layout.members().rebuilt().unwrap();
+            let written: Vec<u64> = (0..64).map(|n| n * 5 * BLOCK as u64).collect();
+            for at in &written {
+                disk.write_at(&[7; BLOCK], *at).unwrap();
+            }
+            sync(&*disk);
+            layout.note_rebuilt(begun, u64::MAX).unwrap();
+            assert_eq!(place.stored_in(), [true; 3]);
+            drop(disk);
+            for member in ["0", "1", "2", "new"] {
+                place.broken.set(member, "open");
+                let disk = place.open();
+                for at in &written {
+                    assert!(read(&*disk, *at, BLOCK) == [7; BLOCK], "byte {at} without {member}");
+                }
+                drop(disk);
+                place.broken.heal();
+            }
+        }
+    }
+}
