@@ -7,7 +7,9 @@ use crate::run::{Outcome, Run};
 use crate::survive;
 use crate::workload::Op;
 use hindcast_engine::ErrorKind;
-use hindcast_engine::pool::{GrowSpec, LayoutInfo, LayoutShape, LayoutSpec, Progress, PvSpec};
+use hindcast_engine::pool::{
+    GrowSpec, LayoutInfo, LayoutShape, LayoutSpec, MemberInfo, Pool, Progress, PvSpec,
+};
 
 /// Names of the members' files, and of a spare disk. Physical volumes have such names, so that
 /// tears are the same.
@@ -117,7 +119,7 @@ impl Run {
         if pool.spares().iter().any(|spare| spare.path == *path && spare.size > 0) {
             return Ok(());
         }
-        let spec = PvSpec { path: (*path).into(), size: Some(self.member_size), force: true };
+        let spec = self.used_disk(path);
         let added = survive(|| {
             // One that was away has no size.
             let _ = pool.remove_spare(path);
@@ -227,20 +229,13 @@ impl Run {
     fn grow_layout(&mut self) -> Outcome<()> {
         let Some(planned) = self.plan.layout else { return Ok(()) };
         let pool = self.pool()?;
-        let Some(layout) = pool.pvs().into_iter().find_map(|pv| pv.layout) else { return Ok(()) };
-        let is_used = |path: &str| {
-            let is_it = |of: &hindcast_engine::pool::MemberInfo| {
-                of.path == path || of.incoming.as_ref().is_some_and(|(onto, _)| onto == path)
-            };
-            layout.members.iter().any(is_it) || pool.spares().iter().any(|spare| spare.path == path)
-        };
         let most = (planned.disks() + MORE).min(MEMBERS.len());
-        // The weak disk may have left the layout, and still fails.
-        let is_weak = |path: &str| path == MEMBERS[self.weak];
-        let free = MEMBERS.iter().find(|path| !is_used(path) && !is_weak(path));
-        let Some(path) = free.filter(|_| layout.members.len() < most) else { return Ok(()) };
-        let disk = PvSpec { path: (*path).into(), size: Some(self.member_size), force: true };
-        let how = GrowSpec { disks: vec![disk], ..GrowSpec::default() };
+        let is_full = |layout: LayoutInfo| layout.members.len() >= most;
+        let Some(path) = self.unused_disk(&pool) else { return Ok(()) };
+        if pool.pvs().into_iter().find_map(|pv| pv.layout).is_none_or(is_full) {
+            return Ok(());
+        }
+        let how = GrowSpec { disks: vec![self.used_disk(path)], ..GrowSpec::default() };
         let grown = survive(|| pool.grow("m", &how).map(drop));
         if self.dir.crashed() || self.dir.panicked() || self.poisoned() {
             return Ok(());
@@ -252,6 +247,41 @@ impl Run {
             Err(e) => return Err(format!("grow by {path}: {e:?}")),
         }
         Ok(())
+    }
+
+    /// Returns a disk that is neither a member nor a spare, and does not fail.
+    fn unused_disk(&self, pool: &Pool) -> Option<&'static str> {
+        let layout = pool.pvs().into_iter().find_map(|pv| pv.layout)?;
+        let is_used = |path: &str| {
+            let is_it = |of: &MemberInfo| {
+                of.path == path || of.incoming.as_ref().is_some_and(|(onto, _)| onto == path)
+            };
+            layout.members.iter().any(is_it) || pool.spares().iter().any(|spare| spare.path == path)
+        };
+        MEMBERS.iter().find(|path| !is_used(path) && **path != MEMBERS[self.weak]).copied()
+    }
+
+    /// Returns what makes a disk one of the layout. In a layout that grows, it was in use before,
+    /// and has anything.
+    fn used_disk(&self, path: &str) -> PvSpec {
+        if self.plan.grows && self.dir.files().iter().all(|(name, _)| name != path) {
+            self.dir.add_image(path, &vec![0xEE; self.member_size as usize]);
+        }
+        PvSpec { path: path.into(), size: Some(self.member_size), force: true }
+    }
+
+    /// Begins to put another disk in the place of the weak member, which may be in.
+    fn replace_member(&mut self) -> Outcome<bool> {
+        let pool = self.pool()?;
+        let Some(path) = self.unused_disk(&pool) else { return Ok(false) };
+        let (weak, new) = (MEMBERS[self.weak], self.used_disk(path));
+        let begun = survive(|| pool.rebuild_member(weak, Some(&new), None).map(drop));
+        if self.dir.crashed() || self.dir.panicked() || self.poisoned() {
+            return Ok(true);
+        }
+        begun.map_err(|e| format!("replace {weak} by {path}: {e:?}"))?;
+        self.say(|| format!("{path} takes the place of {weak}"));
+        Ok(true)
     }
 
     /// Rebuilds the weak member, whatever it has, onto its own disk or onto a spare. When that has
@@ -273,6 +303,9 @@ impl Run {
             .iter()
             .filter_map(|pv| pv.layout.as_ref())
             .any(|layout| layout.members.iter().any(|member| member.incoming.is_some()));
+        if !is_rebuilt && self.plan.grows && self.rand.percent(40) && self.replace_member()? {
+            return Ok(());
+        }
         if !is_rebuilt {
             let begun = survive(|| {
                 pool.put_member_out(path)?;
