@@ -45,6 +45,12 @@ pub struct PvLayout {
     pub unit: Option<u64>,
     /// Number of members that may fail now without loss, whichever they are.
     pub survives: u64,
+    /// Number of members whose content has space on the others, whichever they are.
+    #[serde(default)]
+    pub reserve: u64,
+    /// Whether the members take over what one had that is out.
+    #[serde(default)]
+    pub takes_over: bool,
     /// The members.
     pub members: Vec<Member>,
     /// What the layout gains when it has grown. Absent: it has all that its members can hold.
@@ -85,6 +91,10 @@ pub struct Member {
     pub path: String,
     /// Bytes for content.
     pub size: u64,
+    /// Bytes of the content, copies and parities that the member has. If it is out, this is what
+    /// it lacks: 0 if the others have taken it over.
+    #[serde(default)]
+    pub content: u64,
     /// State of the member.
     pub state: MemberState,
     /// Why the member is out, or why its last rebuild ended.
@@ -140,6 +150,10 @@ pub struct AddLayout {
     /// Bytes of a unit of a RAID-5: a power of two from 4 KiB to 1 MiB. Default: 64 KiB.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unit: Option<u64>,
+    /// Number of disks whose content has space on the others, whichever they are. The space is kept
+    /// free for that. Default: 0.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reserve: Option<u64>,
     /// The disks: at least as many as copies or columns, and at most 16. They may have different
     /// sizes.
     pub members: Vec<AddPv>,

@@ -27,8 +27,8 @@ named! {
 pub struct Task {
     /// Identity: the kind and the subject.
     pub id: String,
-    /// Kind: `flatten`, `relocate`, `rebalance`, `drain`, `rebuild`, `grow`, `export`, `import`,
-    /// `scrub`, or `dissolve`, which frees what only deleted snapshots needed.
+    /// Kind: `flatten`, `relocate`, `rebalance`, `drain`, `rebuild`, `take-over`, `grow`, `export`,
+    /// `import`, `scrub`, or `dissolve`, which frees what only deleted snapshots needed.
     pub kind: String,
     /// Name of what it is done to: a volume, a physical volume, or the pool.
     pub subject: String,

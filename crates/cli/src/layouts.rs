@@ -60,7 +60,7 @@ pub(crate) struct Addition {
     name: Option<String>,
     /// Add the disks as spares: one of them takes the place of a member of a mirror or RAID-5 that
     /// is out for ten minutes (serve --spare-after)
-    #[arg(long, conflicts_with_all = ["layout", "name", "copies", "columns", "unit"])]
+    #[arg(long, conflicts_with_all = ["layout", "name", "copies", "columns", "unit", "reserve"])]
     spare: bool,
     /// Number of copies of each byte in a mirror: 2 to 4 [default: 2]
     #[arg(long)]
@@ -72,6 +72,10 @@ pub(crate) struct Addition {
     /// Size of a unit of a RAID-5: a power of two from 4K to 1M [default: 64K]
     #[arg(long)]
     unit: Option<Size>,
+    /// Keep space free for what so many disks of a mirror or RAID-5 have: the others take it over
+    /// when one is out for ten minutes (serve --spare-after) [default: 0]
+    #[arg(long, value_name = "DISKS")]
+    reserve: Option<u64>,
     /// Create sparse files of this size [default: the files or devices exist, and their whole
     /// length is used]
     #[arg(long)]
@@ -83,7 +87,7 @@ pub(crate) struct Addition {
 
 impl Addition {
     pub(crate) fn run(self, session: &Session) -> Result<(), Failure> {
-        let Addition { paths, layout, name, spare, copies, columns, unit, size, force } = self;
+        let Addition { paths, layout, name, spare, copies, columns, unit, reserve, size, force } = self;
         let add = |path: String| AddPv { path, size: size.map(|size| size.0), force };
         if spare {
             let added = paths.into_iter().map(|path| session.client.add_spare(&add(path)));
@@ -102,9 +106,17 @@ impl Addition {
         let pv = match (kind, name) {
             (Some(kind), Some(name)) => {
                 let members = paths.into_iter().map(add).collect();
-                session.client.add_layout(&AddLayout { name, kind, copies, columns, unit, members })?
+                session.client.add_layout(&AddLayout {
+                    name,
+                    kind,
+                    copies,
+                    columns,
+                    unit,
+                    reserve,
+                    members,
+                })?
             }
-            (None, None) if copies.is_none() && columns.is_none() && unit.is_none() => {
+            (None, None) if copies.is_none() && columns.is_none() && unit.is_none() && reserve.is_none() => {
                 match <[String; 1]>::try_from(paths) {
                     Ok([path]) => session.client.add_pv(&add(path))?,
                     Err(paths) => {
@@ -115,7 +127,8 @@ impl Addition {
             }
             _ => {
                 return Err(invalid(
-                    "--name, --copies, --columns and --unit are for --layout mirror or raid5".into(),
+                    "--name, --copies, --columns, --unit and --reserve are for --layout mirror or raid5"
+                        .into(),
                 ));
             }
         };
@@ -279,6 +292,10 @@ fn rows(layout: &PvLayout, size: Option<u64>) -> Vec<Row> {
                     .map(|(done, size)| format!(", {} % stored", u128::from(done) * 100 / u128::from(size)));
                 format!("rebuilt onto {onto}{}", part.unwrap_or_default())
             }
+            (MemberState::Out, None) if member.content == 0 => {
+                let reason = member.reason.as_deref().unwrap_or_default();
+                format!("{reason}; the others have taken over")
+            }
             (_, None) => member.reason.clone().unwrap_or_default(),
         };
         Row {
@@ -313,6 +330,7 @@ mod tests {
         let member = |path: &str, state, onto: Option<&str>| Member {
             path: path.into(),
             size: 1 << 30,
+            content: 1 << 30,
             state,
             reason: (state != MemberState::In).then(|| "gone".into()),
             onto: onto.map(str::to_owned),
@@ -330,6 +348,8 @@ mod tests {
             columns: None,
             unit: None,
             survives: 0,
+            reserve: 0,
+            takes_over: false,
             members,
             growth: None,
         };

@@ -320,6 +320,8 @@ pub struct LayoutSpec {
     pub name: String,
     /// How the disks hold the content.
     pub shape: LayoutShape,
+    /// Number of disks whose content has space on the others, whichever they are: 0 for none.
+    pub reserve: usize,
     /// The disks. They may have different sizes.
     pub members: Vec<PvSpec>,
 }

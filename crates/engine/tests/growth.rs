@@ -5,8 +5,9 @@ use hindcast_engine::ErrorKind;
 use hindcast_engine::backup::find;
 use hindcast_engine::device::{BlockDevice, WriteOp};
 use hindcast_engine::disk::{Dir, OpenMode};
-use hindcast_engine::pool::{GrowSpec, Growth, LayoutInfo, LayoutShape, LayoutSpec, PvSpec};
+use hindcast_engine::pool::{GrowSpec, Growth, LayoutInfo, LayoutShape, LayoutSpec, PoolOptions, PvSpec};
 use hindcast_engine::testing::{KIB, MIB, Site, assert_bytes, kind, pv, write};
+use std::time::Duration;
 
 const RAID5: LayoutShape = LayoutShape::Raid5 { columns: 3, unit: LayoutShape::DEFAULT_UNIT };
 const MIRROR: LayoutShape = LayoutShape::Mirror { copies: 2 };
@@ -15,8 +16,12 @@ const MIRROR: LayoutShape = LayoutShape::Mirror { copies: 2 };
 /// that is written.
 fn on(shape: LayoutShape, members: &[(&str, u64)]) -> Site {
     let members = members.iter().map(|(path, mib)| pv(path, *mib * MIB)).collect();
-    let site = Site::new(4);
-    site.pool.add_layout(&LayoutSpec { name: "m".into(), shape, members }).unwrap();
+    move_to(Site::new(4), &LayoutSpec { name: "m".into(), shape, reserve: 0, members })
+}
+
+/// Makes a layout the only physical volume of a pool, and writes a volume `v` of 8 MiB there.
+fn move_to(site: Site, spec: &LayoutSpec) -> Site {
+    site.pool.add_layout(spec).unwrap();
     let plain = site.pool.pvs()[0].path.clone();
     site.pool.drain_pv(&plain, true).unwrap();
     site.idle();
@@ -164,6 +169,41 @@ fn a_plain_disk_that_was_enlarged_is_used() {
     let site = site.reopen();
     assert_filled(&site, 1);
     assert_eq!(kind(site.pool.grow(&path, &GrowSpec { size: Some(16 * MIB), ..how })), ErrorKind::Invalid);
+}
+
+#[test]
+fn the_others_take_over_and_a_new_disk_brings_the_reserve_back() {
+    for (shape, mib) in [(MIRROR, 8), (RAID5, 6)] {
+        let members = ["a", "b", "c", "d"].map(|path| pv(path, mib * MIB)).to_vec();
+        let spec = LayoutSpec { name: "m".into(), shape, reserve: 1, members };
+        let options = PoolOptions { spare_after: Some(Duration::from_secs(60)), ..PoolOptions::default() };
+        let site = move_to(Site::new(4).reopen_with(options.clone()), &spec);
+        assert!(layout(&site).reserve == 1 && layout(&site).growth.is_none());
+        site.pool.put_member_out("b").unwrap();
+        fill(&site, 20);
+        assert_eq!(layout(&site).survives, 0);
+        site.clock.advance(61 * 1_000_000_000);
+        site.idle();
+        let after = layout(&site);
+        assert_eq!((after.survives, after.members[1].content, after.members[1].is_in), (1, 0, false));
+        // A second disk is lost now.
+        let mut site = site.reopen_after(|dir| dir.remove("c").unwrap());
+        assert_filled(&site, 20);
+        let new = pv("e", mib * MIB);
+        site.pool.rebuild_member("c", Some(&new), None).unwrap();
+        site.idle();
+        site.pool.rebuild_member("b", Some(&pv("f", mib * MIB)), None).unwrap();
+        site.idle();
+        assert!(layout(&site).members.iter().all(|member| member.is_in));
+        // The reserve is there again.
+        site = site.reopen_with(options.clone());
+        site.pool.put_member_out("e").unwrap();
+        site.idle();
+        site.clock.advance(61 * 1_000_000_000);
+        site.idle();
+        assert_eq!(layout(&site).survives, 1);
+        assert_filled(&site, 20);
+    }
 }
 
 /// What waits for space gets it from a disk that is enlarged, although the growth comes later than

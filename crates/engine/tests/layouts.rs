@@ -15,7 +15,7 @@ const CONTENT: u64 = MIB;
 
 fn spec(members: &[(&str, u64)], copies: usize) -> LayoutSpec {
     let members = members.iter().map(|(path, mib)| pv(path, *mib * MIB)).collect();
-    LayoutSpec { name: "m".into(), shape: LayoutShape::Mirror { copies }, members }
+    LayoutSpec { name: "m".into(), shape: LayoutShape::Mirror { copies }, reserve: 0, members }
 }
 
 /// Makes a pool whose only physical volume is a mirror of `a` and `b`, with a volume `v` of 8 MiB.

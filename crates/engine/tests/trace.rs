@@ -150,6 +150,7 @@ fn work_in_the_background_has_its_cause() {
 fn the_members_of_a_mirror_are_traced() {
     let site = Site::new(64);
     let spec = LayoutSpec {
+        reserve: 0,
         name: "m".into(),
         shape: LayoutShape::Mirror { copies: 2 },
         members: vec![pv("a", 34 * MIB), pv("b", 34 * MIB)],

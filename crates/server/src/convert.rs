@@ -206,6 +206,7 @@ pub(crate) fn layout(info: &LayoutInfo) -> api::PvLayout {
     let member = |of: &MemberInfo| api::Member {
         path: of.path.clone(),
         size: of.size,
+        content: of.content,
         state: match (of.is_in, &of.incoming) {
             (true, _) => api::MemberState::In,
             (false, Some(_)) => api::MemberState::Rebuilding,
@@ -228,6 +229,8 @@ pub(crate) fn layout(info: &LayoutInfo) -> api::PvLayout {
         columns,
         unit,
         survives: info.survives as u64,
+        reserve: info.reserve as u64,
+        takes_over: info.takes_over,
         members: info.members.iter().map(member).collect(),
         growth: info.growth.map(|growth| api::Growth { size: growth.size, moves: growth.moves }),
     }

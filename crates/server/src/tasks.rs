@@ -55,6 +55,7 @@ impl App {
         let subject = task.subject.as_str();
         match task.kind.as_str() {
             "rebuild" => self.how_rebuilt(subject),
+            "take-over" => self.how_taken_over(subject),
             "drain" if self.pool.pvs().iter().any(|pv| pv.path == subject && pv.used > 0) => End::Stopped,
             kind if OF_VOLUMES.contains(&kind) && self.pool.volume(subject).is_err() => End::Stopped,
             _ => End::Done,
@@ -78,6 +79,16 @@ impl App {
         match members.into_iter().find(|member| member.reason.contains(&onto)) {
             Some(member) => End::Failed(member.reason),
             None => End::Stopped,
+        }
+    }
+
+    /// Returns how the others' taking over of what a member had ended.
+    fn how_taken_over(&self, member: &str) -> End {
+        let pvs = self.pool.pvs();
+        let mut members = pvs.iter().filter_map(|pv| pv.layout.as_ref()).flat_map(|layout| &layout.members);
+        match members.find(|of| of.path == member) {
+            Some(of) if !of.is_in && of.content == 0 => End::Done,
+            _ => End::Stopped,
         }
     }
 
@@ -112,6 +123,12 @@ impl App {
             for (onto, done) in members.filter_map(|member| member.incoming.as_ref()) {
                 let progress = Progress::Done { done: *done, total: Some(pv.size) };
                 known.push(Known::new("rebuild", onto, progress, pv.failure.clone()));
+            }
+            for layout in pv.layout.iter().filter(|layout| layout.takes_over) {
+                let out = layout.members.iter().filter(|member| !member.is_in && member.content > 0);
+                known.extend(out.map(|member| {
+                    Known::new("take-over", &member.path, Progress::Left(member.content), pv.failure.clone())
+                }));
             }
             if let Some((layout, growth)) = pv.layout.as_ref().and_then(|of| Some((of, of.growth?))) {
                 let is_whole = layout.members.iter().all(|member| member.is_in && member.incoming.is_none());

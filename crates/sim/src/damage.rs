@@ -368,6 +368,7 @@ mod tests {
             layout: None,
             spares: false,
             grows: false,
+            reserve: false,
             ops,
         };
         run_script(&script, None, None, None).map(drop).unwrap();

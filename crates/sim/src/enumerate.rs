@@ -35,7 +35,7 @@ fn plan_of(script: &Script) -> Plan {
     plan.sums = script.sums;
     plan.layout = script.layout;
     plan.spares = script.spares;
-    plan.grows = script.grows;
+    (plan.grows, plan.reserve) = (script.grows, script.reserve);
     plan
 }
 

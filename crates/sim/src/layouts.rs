@@ -87,11 +87,12 @@ impl Run {
         let size: u64 = self.plan.pvs.iter().map(|(size, _)| *size).sum();
         let (shape, size) = planned.of_disks(size);
         let size = HEAD + size.next_multiple_of(HEAD);
+        let (disks, reserve) = (self.number_of_disks(), usize::from(self.plan.reserve));
         let member = |path: &&str| PvSpec { path: (*path).into(), size: Some(size), force: false };
-        let members = MEMBERS[..planned.disks()].iter().map(member).collect();
-        let spec = LayoutSpec { name: "m".into(), shape, members };
+        let members = MEMBERS[..disks].iter().map(member).collect();
+        let spec = LayoutSpec { name: "m".into(), shape, reserve, members };
         self.member_size = size;
-        self.member_files = MEMBERS[..planned.disks()].to_vec();
+        self.member_files = MEMBERS[..disks].to_vec();
         let pool = self.pool()?;
         let added = survive(|| pool.add_layout(&spec).map(drop));
         self.durably(added, &[])?;
@@ -105,6 +106,11 @@ impl Run {
         }
         self.pvs.insert(planned.path().into());
         Ok(())
+    }
+
+    /// Returns the number of disks of the layout at first.
+    fn number_of_disks(&self) -> usize {
+        self.plan.layout.map_or(0, Shape::disks) + usize::from(self.plan.reserve)
     }
 
     /// Makes the disk that is no member a spare, in a pool with spares.
@@ -227,9 +233,8 @@ impl Run {
 
     /// Adds a disk to the layout. Content moves to it in later background work.
     fn grow_layout(&mut self) -> Outcome<()> {
-        let Some(planned) = self.plan.layout else { return Ok(()) };
         let pool = self.pool()?;
-        let most = (planned.disks() + MORE).min(MEMBERS.len());
+        let most = (self.number_of_disks() + MORE).min(MEMBERS.len());
         let is_full = |layout: LayoutInfo| layout.members.len() >= most;
         let Some(path) = self.unused_disk(&pool) else { return Ok(()) };
         if pool.pvs().into_iter().find_map(|pv| pv.layout).is_none_or(is_full) {
@@ -264,6 +269,7 @@ impl Run {
     /// Returns what makes a disk one of the layout. In a layout that grows, it was in use before,
     /// and has anything.
     fn used_disk(&self, path: &str) -> PvSpec {
+        self.dir.hide(path, false);
         if self.plan.grows && self.dir.files().iter().all(|(name, _)| name != path) {
             self.dir.add_image(path, &vec![0xEE; self.member_size as usize]);
         }

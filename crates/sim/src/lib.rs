@@ -79,7 +79,8 @@ pub const FIRST_WITH_RAID5: u64 = 40_000_000;
 /// disk.
 pub const FIRST_WITH_SPARES: u64 = 50_000_000;
 
-/// From this seed on, layouts also grow by further disks.
+/// From this seed on, layouts also grow by further disks. A half of them has a spare disk, and a
+/// quarter a reserve.
 pub const FIRST_WITH_GROWTH: u64 = 60_000_000;
 
 /// From this seed on, one pool of three places its slots by Share at first, one snap-aware, and all
@@ -128,6 +129,7 @@ fn any_run(
         if seed >= FIRST_WITH_MIRRORS && !plan.by_chunk {
             plan.grows = seed >= FIRST_WITH_GROWTH;
             plan.spares = seed >= FIRST_WITH_SPARES && !(plan.grows && seed.is_multiple_of(2));
+            plan.reserve = plan.grows && !plan.spares && seed.is_multiple_of(4);
             let has_rows = if seed >= FIRST_WITH_SPARES { seed % 3 != 0 } else { seed >= FIRST_WITH_RAID5 };
             let shape = if has_rows { Shape::raid5_of(seed) } else { Shape::Mirror };
             (plan.layout, plan.backing) = (Some(shape), None);

@@ -38,6 +38,8 @@ pub struct Script {
     pub spares: bool,
     /// Whether the layout grows by further disks.
     pub grows: bool,
+    /// Whether the layout has a reserve.
+    pub reserve: bool,
     /// The operations.
     pub ops: Vec<Op>,
 }
@@ -53,6 +55,7 @@ fn script(name: &'static str, atomic_unit: u32, ops: Vec<Op>) -> Script {
         layout: None,
         spares: false,
         grows: false,
+        reserve: false,
         ops,
     }
 }
@@ -62,7 +65,7 @@ fn by_reference(name: &'static str, ops: Vec<Op>) -> Script {
 }
 
 /// Returns the scripts that always have sums.
-fn with_sums() -> [Script; 13] {
+fn with_sums() -> [Script; 15] {
     let kept = |name, ops| Script { sums: true, ..by_reference(name, ops) };
     let on = |layout, name, ops| Script { sums: true, layout: Some(layout), ..by_reference(name, ops) };
     let repair = |name, ops| Script { sums: true, ..script(name, 4096, ops) };
@@ -80,6 +83,8 @@ fn with_sums() -> [Script; 13] {
         Script { spares: true, ..on(Shape::RAID5, "raid5-spare", layouts::spare()) },
         Script { grows: true, ..on(Shape::Mirror, "mirror-grow", layouts::growth()) },
         Script { grows: true, ..on(Shape::RAID5, "raid5-grow", layouts::growth()) },
+        Script { reserve: true, ..on(Shape::Mirror, "mirror-reserve", layouts::spare()) },
+        Script { reserve: true, ..on(Shape::RAID5, "raid5-reserve", layouts::spare()) },
     ]
 }
 

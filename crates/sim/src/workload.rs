@@ -417,6 +417,8 @@ pub struct Plan {
     pub spares: bool,
     /// Whether a pool on a layout grows by further disks.
     pub grows: bool,
+    /// Whether a layout has a disk more, whose space is kept for what one of them has.
+    pub reserve: bool,
     /// Whether the place of a slot may depend on the chunk that it is for.
     pub by_chunk: bool,
 }
@@ -467,6 +469,7 @@ impl Plan {
             layout: None,
             spares: false,
             grows: false,
+            reserve: false,
             by_chunk: false,
         }
     }
@@ -537,6 +540,7 @@ impl Plan {
             layout: None,
             spares: false,
             grows: false,
+            reserve: false,
             by_chunk: false,
         }
     }

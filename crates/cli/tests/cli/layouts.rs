@@ -202,3 +202,68 @@ fn a_mirror_grows() {
         assert_eq!(found, code, "{args:?}: {message}");
     }
 }
+
+#[test]
+fn the_others_take_over() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start_with(dir.path(), &["--spare-after", "1s"]);
+    let (code, message) = server.fails(&[
+        "pool",
+        "add",
+        "--layout",
+        "raid5",
+        "--name",
+        "r1",
+        "a",
+        "b",
+        "c",
+        "--reserve",
+        "1",
+        "--size",
+        "40M",
+    ]);
+    assert!(code == 2 && message.contains("no reserve"), "{message}");
+    server.ok(&[
+        "pool",
+        "add",
+        "--layout",
+        "raid5",
+        "--name",
+        "r1",
+        "a",
+        "b",
+        "c",
+        "d",
+        "--columns",
+        "3",
+        "--reserve",
+        "1",
+        "--size",
+        "40M",
+    ]);
+    server.ok(&["pool", "offline", "b"]);
+    let until = Instant::now() + Duration::from_secs(30);
+    let layout = || {
+        let all = server.json(&["pool", "layouts"]);
+        all.as_array().unwrap().iter().find(|pv| pv["path"] == "raid5:r1").unwrap()["layout"].clone()
+    };
+    while layout()["survives"] != 1 || layout()["members"][1]["content"] != 0 {
+        assert!(Instant::now() < until, "{}", layout());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let table = server.ok(&["pool", "layouts"]);
+    assert!(table.contains("the others have taken over"), "{table}");
+    assert!(server.json(&["status"]).to_string().contains("the others have taken over"));
+    let tasks = server.json(&["tasks"]);
+    let taken = |task: &Value| task["kind"] == "take-over" && task["subject"] == "b";
+    assert!(
+        tasks.as_array().unwrap().iter().all(|task| !taken(task) || task["state"] != "failed"),
+        "{tasks}"
+    );
+    server.ok(&["pool", "replace", "b", "e", "--size", "40M"]);
+    while layout()["members"][1]["path"] != "e" {
+        assert!(Instant::now() < until, "{}", layout());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    assert!(!degraded(&server) && layout()["reserve"] == 1, "{}", layout());
+}

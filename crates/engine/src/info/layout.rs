@@ -12,6 +12,10 @@ pub struct LayoutInfo {
     pub shape: LayoutShape,
     /// Number of members that may fail now, whichever they are.
     pub survives: usize,
+    /// Number of members whose content has space on the others, whichever they are.
+    pub reserve: usize,
+    /// Whether the members take over what one had that is out.
+    pub takes_over: bool,
     /// The members.
     pub members: Vec<MemberInfo>,
     /// What the layout gains when it has grown: it moves content in the background. `None`: it has
@@ -37,6 +41,9 @@ pub struct MemberInfo {
     pub path: String,
     /// Bytes for content.
     pub size: u64,
+    /// Bytes of the content and its parities that the member has. If it is out, this is what it
+    /// lacks.
+    pub content: u64,
     /// Whether the member has all content. One that is out is neither read nor written.
     pub is_in: bool,
     /// Why the member is out, or why its last rebuild ended; empty if it is in.

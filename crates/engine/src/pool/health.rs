@@ -92,6 +92,13 @@ impl Pool {
                     {
                         "a spare disk takes its place soon".to_owned()
                     }
+                    None if member.content == 0 => {
+                        format!(
+                            "the others have taken over what it had; replace it (`pool replace {} NEW`)",
+                            member.path
+                        )
+                    }
+                    None if layout.takes_over => "the others take over what it had".to_owned(),
                     None => {
                         format!("`hindcast pool replace {} NEW` or `pool online` rebuilds it", member.path)
                     }

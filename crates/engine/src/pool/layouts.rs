@@ -5,7 +5,7 @@ use crate::branch::namespace::check_name;
 use crate::catalog::features::LAYOUTS;
 use crate::disk::layout::member::is_of;
 use crate::disk::layout::record::{LayoutKind, MAX_COPIES, MAX_MEMBERS, file_name};
-use crate::disk::layout::{NewMember, create, path_of};
+use crate::disk::layout::{NewLayout, NewMember, create, path_of};
 use crate::disk::{Cause, Dir, Disk, DiskLayout};
 use crate::error::{Error, ErrorKind, Result, conflict, invalid, not_found};
 use crate::info::PvInfo;
@@ -21,9 +21,10 @@ pub(super) fn layout_info(disk: &dyn Disk) -> Option<LayoutInfo> {
     let layout = disk.as_layout()?;
     let members = layout.members();
     let record = members.record();
-    let member = |of: &crate::disk::layout::record::MemberRecord| MemberInfo {
+    let member = |(number, of): (usize, &crate::disk::layout::record::MemberRecord)| MemberInfo {
         path: of.path.clone(),
         size: of.capacity,
+        content: record.content_of(number),
         is_in: of.is_in,
         reason: of.reason.clone(),
         incoming: of.incoming.as_ref().map(|new| (new.path.clone(), new.rebuilt)),
@@ -35,14 +36,18 @@ pub(super) fn layout_info(disk: &dyn Disk) -> Option<LayoutInfo> {
             LayoutKind::Raid5 { unit } => LayoutShape::Raid5 { columns: record.width, unit },
         },
         survives: record.survives(),
-        members: record.members.iter().map(member).collect(),
+        reserve: record.reserve,
+        takes_over: members.takes_over(),
+        members: record.members.iter().enumerate().map(member).collect(),
         growth: layout.growth(),
     })
 }
 
 /// Checks that so many disks can have a shape.
-fn check_shape(name: &str, shape: LayoutShape, members: usize) -> Result<(LayoutKind, usize)> {
-    let (kind, width, rule) = match shape {
+fn check_shape(spec: &LayoutSpec) -> Result<NewLayout> {
+    let LayoutSpec { name, shape, reserve, members } = spec;
+    let (reserve, members) = (*reserve, members.len());
+    let (kind, width, rule) = match *shape {
         LayoutShape::Mirror { copies } => {
             let rule = format!("a mirror has 2 to {MAX_COPIES} copies, on as many disks or more");
             (LayoutKind::Mirror, copies, rule)
@@ -58,7 +63,12 @@ fn check_shape(name: &str, shape: LayoutShape, members: usize) -> Result<(Layout
     if !kind.allows(width) || !(width..=MAX_MEMBERS).contains(&members) {
         return Err(invalid(format!("add layout {name}: {rule}, up to {MAX_MEMBERS} disks")));
     }
-    Ok((kind, width))
+    if width.saturating_add(reserve) > members {
+        return Err(invalid(format!(
+            "add layout {name}: without {reserve} of the {members} disks there are less than {width}, so there is no reserve for them"
+        )));
+    }
+    Ok(NewLayout { kind, width, reserve })
 }
 
 impl Pool {
@@ -68,15 +78,15 @@ impl Pool {
         let _cause = Cause::Open.begin();
         let _one_at_a_time = self.core.pv_operations.lock();
         self.core.check_usable()?;
-        let LayoutSpec { name, shape, members } = spec;
+        let LayoutSpec { name, members, .. } = spec;
         check_name(name)?;
         if !self.core.sums.is_on() {
             return Err(conflict(
                 "add a layout: the pool has no sums, which tell a right copy from a wrong one; see `hindcast pool upgrade`",
             ));
         }
-        let (kind, width) = check_shape(name, *shape, members.len())?;
-        let path = path_of(kind, name);
+        let layout = check_shape(spec)?;
+        let path = path_of(layout.kind, name);
         let paths =
             [path.clone(), path_of(LayoutKind::Mirror, name), path_of(LayoutKind::Raid5 { unit: 0 }, name)];
         // The removal of a layout with this name may wait in the journal.
@@ -92,7 +102,7 @@ impl Pool {
             self.destager.enable_bare(LAYOUTS)?;
         }
         let failed = |e| Error::io(format!("add layout {name}"), e);
-        create(&*self.core.dir, name, uuid(&*self.core.world.rng), (kind, width), &new).map_err(failed)?;
+        create(&*self.core.dir, name, uuid(&*self.core.world.rng), layout, &new).map_err(failed)?;
         // The disks are locked again as those of the layout.
         drop(new);
         let added = self.add_pv_alone(&PvSpec { path: path.clone(), size: None, force: true });

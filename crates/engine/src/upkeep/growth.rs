@@ -12,18 +12,20 @@ use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 impl Destager {
-    /// Takes one step of growing of a layout. Returns whether it did something.
+    /// Takes one step of growing of a layout, or of taking over what the members had that are given
+    /// up. Returns whether it did something.
     pub(super) fn grow_step(
         &self,
         state: &mut BackgroundState,
         pv: &Pv,
         layout: DiskLayout<'_>,
+        given_up: &[usize],
     ) -> Result<bool> {
         if pv.leaving.load(Ordering::Acquire) || pv.failure().is_some() {
             return Ok(false);
         }
         let failed = |e| Error::io(format!("grow {}", pv.path), e);
-        match layout.grow().map_err(failed)? {
+        match layout.grow(given_up).map_err(failed)? {
             // A crash may have come between the record of the layout and the catalog.
             Growing::Not => self.grow_pv(state, pv),
             Growing::Waits => Ok(false),

@@ -45,7 +45,12 @@ impl Destager {
             }
             let now = self.core.world.clock.monotonic();
             let Some(rebuild) = layout.members().rebuilt() else {
-                if self.step_in(state, &pv, layout, now) || self.try_to_grow(state, &pv, layout, now) {
+                let out = layout.members().out();
+                let due = self.given_up(state, &pv, &out, now);
+                if !state.rebuilds.waits(pv.id, now)
+                    && (self.step_in(state, &pv, layout, (&out, &due), now)
+                        || self.try_to_grow(state, &pv, layout, &due, now))
+                {
                     return Ok(true);
                 }
                 continue;
@@ -65,23 +70,31 @@ impl Destager {
         Ok(false)
     }
 
-    /// Begins to rebuild a member that is out for long enough onto a spare disk. Returns whether it
-    /// did.
-    fn step_in(&self, state: &mut BackgroundState, pv: &Pv, layout: DiskLayout<'_>, now: u64) -> bool {
+    /// Returns which of the members that are out have been so for long enough, those first that are
+    /// out for the longest time.
+    fn given_up(&self, state: &mut BackgroundState, pv: &Pv, out: &[(usize, u64)], now: u64) -> Vec<usize> {
+        let all_since = state.rebuilds.note_out(pv.id, out, now);
+        let Some(after) = self.core.options.spare_after else { return Vec::new() };
+        let is_due = |(_, since): &(usize, u64)| u128::from(now - since) >= after.as_nanos();
+        all_since.into_iter().filter(is_due).map(|(number, _)| number).collect()
+    }
+
+    /// Begins to rebuild a member that is given up onto a spare disk. Returns whether it did.
+    fn step_in(
+        &self,
+        state: &mut BackgroundState,
+        pv: &Pv,
+        layout: DiskLayout<'_>,
+        (out, due): (&[(usize, u64)], &[usize]),
+        now: u64,
+    ) -> bool {
         let core = &self.core;
         // An operator may be about to do something else with a member.
         let Some(_one_at_a_time) = core.pv_operations.try_lock() else { return false };
-        let out = layout.members().out();
-        let all_since = state.rebuilds.note_out(pv.id, &out, now);
-        let Some(after) = core.options.spare_after.filter(|_| !out.is_empty()) else { return false };
-        if state.rebuilds.waits(pv.id, now) {
-            return false;
-        }
-        for (number, since) in all_since {
-            let capacity = out.iter().find(|(member, _)| *member == number).map_or(0, |(_, bytes)| *bytes);
-            let is_due = u128::from(now - since) >= after.as_nanos();
-            while let Some((spare, disk)) = is_due.then(|| core.spares.take(capacity)).flatten() {
-                match self.take_in(pv, layout, number, (&spare, disk)) {
+        for number in due {
+            let capacity = out.iter().find(|(member, _)| member == number).map_or(0, |(_, bytes)| *bytes);
+            while let Some((spare, disk)) = core.spares.take(capacity) {
+                match self.take_in(pv, layout, *number, (&spare, disk)) {
                     Ok(()) => return true,
                     Err(error) if is_shortage(&error) => {
                         core.spares.put_back(spare);
@@ -229,12 +242,16 @@ impl Destager {
         Ok(())
     }
 
-    /// Takes a step of growing, unless the layout waits. Returns whether it did something.
-    fn try_to_grow(&self, state: &mut BackgroundState, pv: &Pv, layout: DiskLayout<'_>, now: u64) -> bool {
-        if state.rebuilds.waits(pv.id, now) {
-            return false;
-        }
-        self.grow_step(state, pv, layout).unwrap_or_else(|error| {
+    /// Takes a step of growing, or of taking over. Returns whether it did something.
+    fn try_to_grow(
+        &self,
+        state: &mut BackgroundState,
+        pv: &Pv,
+        layout: DiskLayout<'_>,
+        due: &[usize],
+        now: u64,
+    ) -> bool {
+        self.grow_step(state, pv, layout, due).unwrap_or_else(|error| {
             tracing::warn!(pv = pv.path, %error, "a mirror or RAID-5 can't grow now");
             state.rebuilds.wait(pv.id, now);
             true

@@ -37,7 +37,8 @@ async fn add_layout(
         let spec = |(member, path): (&AddPv, String)| PvSpec { path, size: member.size, force: member.force };
         let members = new.members.iter().zip(held.iter().map(|held| held.path.clone())).map(spec).collect();
         let shape = shape(&new)?;
-        let info = app.pool.add_layout(&LayoutSpec { name: new.name, shape, members })?;
+        let reserve = usize::try_from(new.reserve.unwrap_or(0)).unwrap_or(usize::MAX);
+        let info = app.pool.add_layout(&LayoutSpec { name: new.name, shape, reserve, members })?;
         tracing::info!(event = "pv.added", path = info.path, id = info.id, "layout added");
         Ok((StatusCode::CREATED, Json(convert::pv(&info))))
     })

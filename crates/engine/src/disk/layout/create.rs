@@ -3,7 +3,7 @@
 use super::member::{CONTENT_START, write_header};
 use super::raid5;
 use super::record::{LayoutKind, LayoutRecord, MemberRecord};
-use super::spans::{UNIT, spread};
+use super::spans::{UNIT, capacity, spread_up_to};
 use crate::disk::{Dir, Disk, SyncPurpose};
 use std::io;
 use std::sync::Arc;
@@ -53,22 +53,42 @@ pub(super) fn zero(disk: &dyn Disk, at: u64, len: u64) -> io::Result<bool> {
     Ok(!few.is_empty())
 }
 
-/// Makes a layout of new members, durably. A layout with this name is replaced. `width` is the
-/// number of places of a span.
+/// Returns the number of units that members with `sizes` units hold, so that the content of the
+/// `reserve` largest has space on the others.
+pub(super) fn capacity_with(sizes: &[u64], width: usize, reserve: usize) -> u64 {
+    let mut sizes = sizes.to_vec();
+    sizes.sort_unstable();
+    sizes.truncate(sizes.len().saturating_sub(reserve));
+    capacity(&sizes, width as u64)
+}
+
+/// How a new layout keeps its content.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct NewLayout {
+    pub(crate) kind: LayoutKind,
+    /// Number of places of a span.
+    pub(crate) width: usize,
+    /// Number of members whose content has space on the others.
+    pub(crate) reserve: usize,
+}
+
+/// Makes a layout of new members, durably. A layout with this name is replaced.
 pub(crate) fn create(
     dir: &dyn Dir,
     name: &str,
     uuid: Uuid,
-    (kind, width): (LayoutKind, usize),
+    NewLayout { kind, width, reserve }: NewLayout,
     members: &[NewMember],
 ) -> io::Result<()> {
     let sizes = members.iter().map(NewMember::capacity).collect::<io::Result<Vec<u64>>>()?;
-    let spans = spread(&sizes, width, CONTENT_START);
+    let units: Vec<u64> = sizes.iter().map(|size| size / UNIT).collect();
+    let most = capacity_with(&units, width, reserve) * UNIT;
+    let spans = spread_up_to(&sizes, width, CONTENT_START, most);
     if spans.is_empty() {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "the members are too small"));
     }
     let records = members.iter().map(NewMember::record).collect::<io::Result<_>>()?;
-    let record = LayoutRecord { uuid, sequence: 1, kind, width, members: records, spans };
+    let record = LayoutRecord { uuid, sequence: 1, kind, width, reserve, members: records, spans };
     if let LayoutKind::Raid5 { .. } = kind {
         let are_zeroed = members.iter().zip(&sizes).try_fold(true, |all, (member, size)| {
             Ok::<bool, io::Error>(all & zero(&*member.disk, CONTENT_START, *size)?)

@@ -6,6 +6,7 @@
 //!   that leaves the old one.
 //! - **What a move leaves** is used again when no read can still be there.
 //! - **A member that fails** ends the move. It begins anew when all members have everything.
+//! - **What a member had that is out** moves in the same way: it is copied from the others.
 
 use super::growth::{Growth, GrowthStep, PlaceMove, joined, moved, next_step, reckon};
 use super::member::write_header;
@@ -13,6 +14,7 @@ use super::members::{Members, Opened};
 use super::places::{CurrentPlaces, Places};
 use super::record::{LayoutRecord, MAX_MEMBERS};
 use super::spans::{CopiedSpan, CopyPlace};
+use super::takeover::next_takeover;
 use super::{DiskLayout, NewMember};
 use crate::disk::SyncPurpose;
 use crate::error::is_shortage;
@@ -61,6 +63,11 @@ impl Members {
             of.capacity = of.capacity.max(NewMember::capacity_of(&*disk.0)?);
         }
         Ok(())
+    }
+
+    /// Returns whether the members take over what one had that is out.
+    pub(crate) fn takes_over(&self) -> bool {
+        self.takes_over.load(Ordering::Relaxed)
     }
 
     /// Returns whether the record is one that needs no step to grow.
@@ -119,14 +126,15 @@ impl Members {
     }
 
     /// Notes where the content is from now on, durably, unless what `begun` counts has changed, or
-    /// a member is out. Returns whether it did. The caller excludes writes.
+    /// the members do not allow it. Returns whether it did. The caller excludes writes.
     fn set_spans(
         &self,
         begun: u64,
+        is_allowed: impl FnOnce(&LayoutRecord) -> bool,
         change: impl FnOnce(&LayoutRecord) -> Vec<CopiedSpan>,
     ) -> io::Result<bool> {
         let record = &mut *self.record.lock();
-        if self.begun.load(Ordering::SeqCst) != begun || !record.has_all_members() {
+        if self.begun.load(Ordering::SeqCst) != begun || !is_allowed(record) {
             return Ok(false);
         }
         let before = record.clone();
@@ -169,14 +177,18 @@ impl<'d> DiskLayout<'d> {
         reckon(&self.members().record())
     }
 
-    /// Takes the next step of growing, but for the copying of a move.
-    pub(crate) fn grow(self) -> io::Result<Growing> {
+    /// Takes the next step of growing, but for the copying of a move. If a member is out, the
+    /// others take over what it had, unless one of those that are out is not among `given_up`.
+    pub(crate) fn grow(self, given_up: &[usize]) -> io::Result<Growing> {
         let members = self.members();
-        if members.is_grown() {
+        if !members.writable || members.is_grown() {
             return Ok(Growing::Not);
         }
         let record = members.record();
-        if !members.writable || !record.has_all_members() {
+        let is_complete = record.is_complete();
+        let may = is_complete || may_take_over(&record, given_up);
+        members.takes_over.store(may && !is_complete, Ordering::Relaxed);
+        if !may {
             return Ok(Growing::Not);
         }
         if let Some((begun, step)) = members.valid_move() {
@@ -186,8 +198,12 @@ impl<'d> DiskLayout<'d> {
             // It was spoilt. From here on, nothing is written to its new place any more.
             self.alone(|| self.places().replace(Places::of(&members.record())));
         }
-        let Some(step) = next_step(&record) else {
-            members.grown.store(record.sequence, Ordering::Relaxed);
+        let step = if is_complete { next_step(&record) } else { next_takeover(&record) };
+        let Some(step) = step else {
+            members.takes_over.store(false, Ordering::Relaxed);
+            if is_complete {
+                members.grown.store(record.sequence, Ordering::Relaxed);
+            }
             return Ok(Growing::Not);
         };
         if self.places().are_former_used() {
@@ -223,7 +239,11 @@ impl<'d> DiskLayout<'d> {
             if let DiskLayout::Raid5(raid) = self {
                 raid.forget_moved(begun, step.range())?;
             }
-            if members.set_spans(begun, |record| moved(&record.spans, &step))? {
+            let is_allowed = |record: &LayoutRecord| {
+                let to = &record.members[step.to.member];
+                to.is_in && record.members.iter().all(|of| of.incoming.is_none())
+            };
+            if members.set_spans(begun, is_allowed, |record| moved(&record.spans, &step))? {
                 *members.moving.lock() = None;
                 self.places().replace(Places::of(&members.record()));
             }
@@ -247,7 +267,7 @@ impl<'d> DiskLayout<'d> {
                 raid.make_way_in_groups(first)?;
             }
             let all = |record: &LayoutRecord| joined([record.spans.clone(), spans].concat());
-            if !members.set_spans(begun, all)? {
+            if !members.set_spans(begun, LayoutRecord::is_complete, all)? {
                 return Ok(Growing::Waits);
             }
             let record = members.record();
@@ -292,6 +312,15 @@ impl<'d> DiskLayout<'d> {
             DiskLayout::Raid5(raid) => raid.while_alone(act),
         }
     }
+}
+
+/// Returns whether the others may take over what members had that are out.
+fn may_take_over(record: &LayoutRecord, given_up: &[usize]) -> bool {
+    let mut all = record.members.iter().enumerate();
+    all.all(|(number, of)| {
+        let is_given_up = given_up.contains(&number) || !record.is_used(number);
+        of.incoming.is_none() && (of.is_in || is_given_up)
+    })
 }
 
 /// Returns the range of the content that a move is about.

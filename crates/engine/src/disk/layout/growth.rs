@@ -13,9 +13,10 @@
 //!
 //! Each step follows from the record alone. So growing goes on after a restart.
 
+use super::create::capacity_with;
 use super::member::CONTENT_START;
-use super::record::LayoutRecord;
-use super::spans::{CopiedSpan, CopyPlace, UNIT, capacity, spread};
+use super::record::{LayoutRecord, MemberRecord};
+use super::spans::{CopiedSpan, CopyPlace, UNIT, spread_up_to};
 use std::ops::Range;
 
 /// The most bytes of a place that move at once. Writes go to both places meanwhile.
@@ -66,15 +67,15 @@ pub struct Growth {
 }
 
 /// The members of a layout, and what is free on them. Numbers are units, but for the free ranges.
-struct Room {
+pub(super) struct MemberRoom {
     /// Content of the layout.
-    held: u64,
+    pub(super) held: u64,
     /// Content that the layout can gain.
     gain: u64,
     /// Units of each member that are in use.
-    used: Vec<u64>,
+    pub(super) used: Vec<u64>,
     /// Free units of each member.
-    free: Vec<u64>,
+    pub(super) free: Vec<u64>,
     /// Free bytes of each member's disk.
     ranges: Vec<Vec<Range<u64>>>,
 }
@@ -100,17 +101,26 @@ fn free_ranges(record: &LayoutRecord, member: usize) -> Vec<Range<u64>> {
     free
 }
 
-impl Room {
-    fn of(record: &LayoutRecord) -> Room {
-        let ranges: Vec<_> = (0..record.members.len()).map(|member| free_ranges(record, member)).collect();
+impl MemberRoom {
+    /// Returns the room of a layout on its members, but for those that are out and empty.
+    fn of(record: &LayoutRecord) -> MemberRoom {
+        MemberRoom::on(record, |member| record.members[member].is_in || record.is_used(member))
+    }
+
+    /// Returns the room of a layout on some members. The others have none.
+    pub(super) fn on(record: &LayoutRecord, counts: impl Fn(usize) -> bool) -> MemberRoom {
+        let ranges: Vec<_> = (0..record.members.len())
+            .map(|member| if counts(member) { free_ranges(record, member) } else { Vec::new() })
+            .collect();
         let units =
             |ranges: &Vec<Range<u64>>| ranges.iter().map(|range| range.end - range.start).sum::<u64>() / UNIT;
         let free: Vec<u64> = ranges.iter().map(units).collect();
-        let sizes: Vec<u64> = record.members.iter().map(|member| member.capacity / UNIT).collect();
+        let size = |(number, of): (usize, &MemberRecord)| if counts(number) { of.capacity / UNIT } else { 0 };
+        let sizes: Vec<u64> = record.members.iter().enumerate().map(size).collect();
         let used = sizes.iter().zip(&free).map(|(size, free)| size - free).collect();
         let held = record.spans.last().map_or(0, CopiedSpan::end) / UNIT;
-        let gain = capacity(&sizes, record.width as u64).saturating_sub(held);
-        Room { held, gain, used, free, ranges }
+        let gain = capacity_with(&sizes, record.width, record.reserve).saturating_sub(held);
+        MemberRoom { held, gain, used, free, ranges }
     }
 
     /// Returns the number of units that have to move before all can be gained.
@@ -119,11 +129,11 @@ impl Room {
         (self.gain * width as u64).saturating_sub(usable)
     }
 
-    /// Lays out as much content as the free space holds without a move.
+    /// Lays out as much of what the layout can gain as the free space holds without a move.
     fn spread(&self, width: usize) -> Vec<CopiedSpan> {
         let sizes: Vec<u64> = self.free.iter().map(|units| units * UNIT).collect();
         let mut spans = Vec::new();
-        for span in spread(&sizes, width, 0) {
+        for span in spread_up_to(&sizes, width, 0, self.gain * UNIT) {
             let mut done = 0;
             while done < span.len {
                 let found = span.places.iter().filter_map(|place| self.find(place, done));
@@ -167,24 +177,36 @@ impl Room {
     /// Chooses a move between two members: the end of the last content that is on the one and not
     /// on the other. So the beginning of the content, with the label, mostly stays.
     fn move_between(&self, record: &LayoutRecord, from: usize, to: usize) -> Option<PlaceMove> {
-        let is_on = |span: &CopiedSpan, member| span.places.iter().position(|place| place.member == member);
-        let span = record
-            .spans
-            .iter()
-            .rev()
-            .find(|span| is_on(span, from).is_some() && is_on(span, to).is_none())?;
+        let is_it = |span: &&CopiedSpan| place_on(span, from).is_some() && place_on(span, to).is_none();
+        let span = record.spans.iter().rev().find(is_it)?;
         let units =
             (self.free[to] - self.gain).min(self.gain - self.free[from]).min(self.missing(record.width));
+        self.move_end(span, place_on(span, from)?, to, units)
+    }
+
+    /// Moves the end of one of the places of a span to a member, at most so many units.
+    pub(super) fn move_end(
+        &self,
+        span: &CopiedSpan,
+        index: usize,
+        to: usize,
+        units: u64,
+    ) -> Option<PlaceMove> {
         let range = self.ranges[to].last()?;
         let len = (units * UNIT).min(span.len).min(range.end - range.start).min(STEP);
         let to = CopyPlace { member: to, offset: range.end - len };
-        Some(PlaceMove { start: span.end() - len, len, index: is_on(span, from)?, to })
+        Some(PlaceMove { start: span.end() - len, len, index, to })
     }
+}
+
+/// Returns which of the places of a span is on a member.
+pub(super) fn place_on(span: &CopiedSpan, member: usize) -> Option<usize> {
+    span.places.iter().position(|place| place.member == member)
 }
 
 /// Returns what a layout needs next to grow. `None`: it has all that its members can hold.
 pub(crate) fn next_step(record: &LayoutRecord) -> Option<GrowthStep> {
-    let room = Room::of(record);
+    let room = MemberRoom::of(record);
     let new = if room.gain > 0 { room.spread(record.width) } else { Vec::new() };
     let gained = new.iter().map(|span| span.len).sum::<u64>() / UNIT;
     let missing = room.missing(record.width);
@@ -199,7 +221,7 @@ pub(crate) fn next_step(record: &LayoutRecord) -> Option<GrowthStep> {
 }
 
 /// Returns whether the record can still be stored after a step.
-fn has_room_for(record: &LayoutRecord, step: &GrowthStep) -> bool {
+pub(super) fn has_room_for(record: &LayoutRecord, step: &GrowthStep) -> bool {
     let more = match step {
         GrowthStep::Extend(spans) => spans.len(),
         GrowthStep::Move(_) => 2,
@@ -210,7 +232,7 @@ fn has_room_for(record: &LayoutRecord, step: &GrowthStep) -> bool {
 /// Returns what a layout gains when it has grown. `None`: nothing.
 pub(crate) fn reckon(record: &LayoutRecord) -> Option<Growth> {
     next_step(record)?;
-    let room = Room::of(record);
+    let room = MemberRoom::of(record);
     let content = |units: u64| units * UNIT * record.columns();
     Some(Growth { size: content(room.held + room.gain), moves: room.missing(record.width) * UNIT })
 }

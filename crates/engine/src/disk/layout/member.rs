@@ -119,6 +119,7 @@ mod tests {
             sequence: 1,
             kind: LayoutKind::Mirror,
             width: 2,
+            reserve: 0,
             members: Vec::new(),
             spans: Vec::new(),
         };
@@ -161,6 +162,7 @@ mod tests {
             sequence: 1,
             kind: LayoutKind::Mirror,
             width: 2,
+            reserve: 0,
             members: uuids.iter().map(member).collect(),
             spans: vec![span(0, vec![place(0, 1), place(1, 3)]), span(1, vec![place(2, 1), place(0, 2)])],
         };

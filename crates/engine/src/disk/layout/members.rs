@@ -53,6 +53,8 @@ pub(crate) struct Members {
     /// Number of rebuilds and moves of places that began. What was copied before the last of them
     /// is not on its disk.
     pub(super) begun: AtomicU64,
+    /// Whether the members take over what one had that is out.
+    pub(super) takes_over: AtomicBool,
     /// Sequence number of the last record that had nothing to gain.
     pub(super) grown: AtomicU64,
     /// The move that is under way, and the number of those that had begun with it.
@@ -162,6 +164,7 @@ impl Members {
             record: Mutex::new(record),
             unsaved: AtomicBool::new(false),
             begun: AtomicU64::new(0),
+            takes_over: AtomicBool::new(false),
             grown: AtomicU64::new(0),
             moving: Mutex::default(),
             rate: AtomicU64::new(u64::MAX),

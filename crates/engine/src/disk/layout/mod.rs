@@ -14,6 +14,7 @@
 //! - [`places`]: where the content is now
 //! - [`restore`]: what the data directory has of a layout, made again
 //! - [`spares`]: disks that wait for a member to fail
+//! - [`takeover`]: the others take over what a member had
 
 mod create;
 mod growing;
@@ -27,10 +28,11 @@ pub(crate) mod record;
 mod restore;
 pub(crate) mod spans;
 pub(crate) mod spares;
+mod takeover;
 #[cfg(test)]
 mod testing;
 
-pub(crate) use create::{NewMember, create};
+pub(crate) use create::{NewLayout, NewMember, create};
 pub(crate) use growing::Growing;
 pub use growth::Growth;
 pub use mirror::Mirror;

@@ -12,10 +12,12 @@
 //! | 44 | width: the number of places of a span (copies of a mirror, columns of a row) |
 //! | 45 | number of members; for each: UUID (16), state (1), bytes (8), path, reason, incoming disk |
 //! | | number of spans (4); for each: start (8), bytes (8), for each place: member (1), byte (8) |
-//! | | version 2 only: kind (1; 1 is RAID-5), logarithm to base 2 of a row's unit (1) |
+//! | | version 2 and 3: kind (1; 0 is a mirror, 1 is RAID-5), logarithm to base 2 of a row's unit (1) |
+//! | | version 3: number of members whose content must have space on the others (1) |
 //!
-//! Mirrors have version 1. Texts have their length (2) before them. An incoming disk is 0 (1), or
-//! 1 (1), UUID (16), path, and the number of bytes that are rebuilt (8).
+//! Mirrors have version 1, and layouts with a reserve have version 3. Texts have their length (2)
+//! before them. An incoming disk is 0 (1), or 1 (1), UUID (16), path, and the number of bytes that
+//! are rebuilt (8).
 
 use super::member::CONTENT_START;
 use super::replace_file;
@@ -30,6 +32,10 @@ const MAGIC: &[u8; 8] = b"HCLAYOUT";
 const VERSION_MIRROR: u32 = 1;
 /// The version of records that name their kind.
 const VERSION_KIND: u32 = 2;
+/// The version of records that name their reserve, too.
+const VERSION_RESERVE: u32 = 3;
+/// The number of the kind mirror.
+const KIND_MIRROR: u8 = 0;
 /// The number of the kind RAID-5.
 const KIND_RAID5: u8 = 1;
 /// Largest number of members.
@@ -112,6 +118,8 @@ pub(crate) struct LayoutRecord {
     pub(crate) kind: LayoutKind,
     /// Number of places of each span: copies of a mirror, or columns of a row with its parity.
     pub(crate) width: usize,
+    /// Number of members whose content has space on the others, whichever they are.
+    pub(crate) reserve: usize,
     pub(crate) members: Vec<MemberRecord>,
     pub(crate) spans: Vec<CopiedSpan>,
 }
@@ -142,9 +150,21 @@ impl LayoutRecord {
         (self.spans.len() + spans) * of_span <= MAX_RECORD - MAX_OF_MEMBERS
     }
 
-    /// Returns whether all members are in, and none is replaced.
-    pub(crate) fn has_all_members(&self) -> bool {
-        self.members.iter().all(|of| of.is_in && of.incoming.is_none())
+    /// Returns the number of bytes of a member's places.
+    pub(crate) fn content_of(&self, member: usize) -> u64 {
+        let on_it = |span: &&CopiedSpan| span.places.iter().any(|place| place.member == member);
+        self.spans.iter().filter(on_it).map(|span| span.len).sum()
+    }
+
+    /// Returns whether a member has a part of the content.
+    pub(crate) fn is_used(&self, member: usize) -> bool {
+        self.spans.iter().any(|span| span.places.iter().any(|place| place.member == member))
+    }
+
+    /// Returns whether all members with content are in, and none is replaced.
+    pub(crate) fn is_complete(&self) -> bool {
+        let mut all = self.members.iter().enumerate();
+        all.all(|(number, of)| of.incoming.is_none() && (of.is_in || !self.is_used(number)))
     }
 
     /// Returns whether members that are in have everything, without those of `without`.
@@ -173,7 +193,11 @@ impl LayoutRecord {
 
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut w = Writer::default();
-        let version = if self.kind == LayoutKind::Mirror { VERSION_MIRROR } else { VERSION_KIND };
+        let version = match self.kind {
+            _ if self.reserve > 0 => VERSION_RESERVE,
+            LayoutKind::Mirror => VERSION_MIRROR,
+            LayoutKind::Raid5 { .. } => VERSION_KIND,
+        };
         w.bytes(MAGIC).u32(0).u32(version).u32(0).uuid(&self.uuid).u64(self.sequence);
         w.u8(self.width as u8).u8(self.members.len() as u8);
         for member in &self.members {
@@ -191,8 +215,13 @@ impl LayoutRecord {
                 w.u8(*member as u8).u64(*offset);
             }
         }
-        if let LayoutKind::Raid5 { unit } = self.kind {
-            w.u8(KIND_RAID5).u8(unit.trailing_zeros() as u8);
+        match self.kind {
+            LayoutKind::Mirror if version == VERSION_MIRROR => {}
+            LayoutKind::Mirror => drop(w.u8(KIND_MIRROR).u8(0)),
+            LayoutKind::Raid5 { unit } => drop(w.u8(KIND_RAID5).u8(unit.trailing_zeros() as u8)),
+        }
+        if version == VERSION_RESERVE {
+            w.u8(self.reserve as u8);
         }
         let len = w.0.len() as u32;
         w.0[16..HEAD].copy_from_slice(&len.to_le_bytes());
@@ -207,8 +236,9 @@ impl LayoutRecord {
         let mut head = Reader::new(bytes);
         (head.take(8)? == MAGIC).then_some(())?;
         let (crc, version, len) = (head.u32()?, head.u32()?, head.u32()? as usize);
-        let bytes =
-            bytes.get(..len).filter(|_| len >= HEAD && (VERSION_MIRROR..=VERSION_KIND).contains(&version))?;
+        let bytes = bytes
+            .get(..len)
+            .filter(|_| len >= HEAD && (VERSION_MIRROR..=VERSION_RESERVE).contains(&version))?;
         (crc32c(&bytes[12..]) == crc).then_some(())?;
         let mut r = Reader::new(&bytes[HEAD..]);
         let (uuid, sequence) = (r.uuid()?, r.u64()?);
@@ -220,7 +250,8 @@ impl LayoutRecord {
             VERSION_MIRROR => LayoutKind::Mirror,
             _ => take_kind(&mut r)?,
         };
-        let record = LayoutRecord { uuid, sequence, kind, width, members, spans };
+        let reserve = if version == VERSION_RESERVE { r.u8()?.into() } else { 0 };
+        let record = LayoutRecord { uuid, sequence, kind, width, reserve, members, spans };
         r.end(record).filter(LayoutRecord::is_sound)
     }
 
@@ -232,6 +263,7 @@ impl LayoutRecord {
             && self.members.iter().all(|member| member.capacity <= i64::MAX as u64)
             && self.kind.allows(self.width)
             && self.members.len() <= MAX_MEMBERS
+            && self.reserve + self.width <= self.members.len()
             && is_sound(&self.spans, self.width, &ends)
             && self.is_whole_without(&[])
     }
@@ -269,6 +301,7 @@ fn take_member(r: &mut Reader<'_>) -> Option<MemberRecord> {
 
 fn take_kind(r: &mut Reader<'_>) -> Option<LayoutKind> {
     match (r.u8()?, r.u8()?) {
+        (KIND_MIRROR, 0) => Some(LayoutKind::Mirror),
         (KIND_RAID5, log2) if log2 < 64 => Some(LayoutKind::Raid5 { unit: 1 << log2 }),
         _ => None,
     }
@@ -310,6 +343,7 @@ mod tests {
             sequence: 3,
             kind: LayoutKind::Mirror,
             width: 2,
+            reserve: 0,
             members: vec![member(1, true), member(2, false)],
             spans: spread(&[2 * UNIT, 2 * UNIT], 2, super::super::member::CONTENT_START),
         }
@@ -357,6 +391,27 @@ mod tests {
             change(&mut record);
             assert_eq!(LayoutRecord::decode(&record.encode()), None);
         }
+    }
+
+    #[test]
+    fn golden_bytes_of_a_reserve() {
+        let mut rows = of_rows();
+        rows.members.push(MemberRecord { uuid: Uuid::from_bytes([4; 16]), ..rows.members[0].clone() });
+        rows.reserve = 1;
+        let bytes = rows.encode();
+        assert_eq!((bytes[12], &bytes[bytes.len() - 3..]), (3, &[1, 16, 1][..]));
+        assert_eq!(LayoutRecord::decode(&bytes), Some(rows.clone()));
+        let mirror = LayoutRecord {
+            kind: LayoutKind::Mirror,
+            width: 2,
+            spans: spread(&[2 * UNIT; 3], 2, CONTENT_START),
+            ..rows.clone()
+        };
+        let bytes = mirror.encode();
+        assert_eq!((bytes[12], &bytes[bytes.len() - 3..]), (3, &[0, 0, 1][..]));
+        assert_eq!(LayoutRecord::decode(&bytes), Some(mirror));
+        let too_much = LayoutRecord { reserve: 2, ..rows };
+        assert_eq!(LayoutRecord::decode(&too_much.encode()), None);
     }
 
     #[test]

@@ -81,6 +81,32 @@ pub(crate) fn spread(sizes: &[u64], copies: usize, first: u64) -> Vec<CopiedSpan
     cuts.windows(2).map(span).collect()
 }
 
+/// Lays out at most so many bytes of content as members with `sizes` bytes hold, like [`spread`].
+/// The members get parts that are as equal as their sizes allow, so that what is left free is on
+/// all.
+pub(crate) fn spread_up_to(sizes: &[u64], copies: usize, first: u64, most: u64) -> Vec<CopiedSpan> {
+    let units: Vec<u64> = sizes.iter().map(|size| size / UNIT).collect();
+    let most = capacity(&units, copies as u64).min(most / UNIT);
+    // The smallest bound of a member's part with which so much is held.
+    let held = |bound: u64| {
+        let parts: Vec<u64> = units.iter().map(|size| (*size).min(bound)).collect();
+        capacity(&parts, copies as u64)
+    };
+    let (mut low, mut high) = (0, most);
+    while low < high {
+        let middle = low + (high - low) / 2;
+        if held(middle) >= most { high = middle } else { low = middle + 1 }
+    }
+    let parts: Vec<u64> = units.iter().map(|size| (*size).min(low) * UNIT).collect();
+    let mut spans = spread(&parts, copies, first);
+    let end = most * UNIT;
+    spans.retain(|span| span.start < end);
+    if let Some(last) = spans.last_mut() {
+        last.len = last.len.min(end - last.start);
+    }
+    spans
+}
+
 /// Returns whether spans are what [`spread`] can return for so many members and copies, each member
 /// with content up to a byte.
 pub(crate) fn is_sound(spans: &[CopiedSpan], copies: usize, ends: &[u64]) -> bool {
@@ -157,6 +183,11 @@ mod tests {
                 held.sort_unstable();
                 prop_assert!(held.windows(2).all(|pair| pair[0].1 <= pair[1].0));
             }
+            // Less content leaves the same space on all members that have so much.
+            let most = length / 2;
+            let part = spread_up_to(&mib(&sizes), copies, UNIT, most * UNIT);
+            prop_assert_eq!(part.last().map_or(0, CopiedSpan::end), most * UNIT);
+            prop_assert!(most == 0 || is_sound(&part, copies, &ends));
             // No more fits: one more unit of each copy would need more than there is.
             let more: u64 = sizes.iter().map(|size| (*size).min(length + 1)).sum();
             prop_assert!(more < (length + 1) * copies as u64);

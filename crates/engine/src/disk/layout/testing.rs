@@ -3,7 +3,7 @@
 use super::member::CONTENT_START;
 use super::record::{LayoutKind, LayoutRecord};
 use super::spans::UNIT;
-use super::{DiskLayout, LayoutOptions, NewMember, create, path_of, with_layouts};
+use super::{DiskLayout, LayoutOptions, NewLayout, NewMember, create, path_of, with_layouts};
 use crate::disk::{Dir, Disk, MemDir, OpenMode};
 use crate::testing::{Act, FaultyDir, Op};
 use parking_lot::Mutex;
@@ -54,6 +54,12 @@ pub(super) struct LayoutInMemory {
 impl LayoutInMemory {
     /// Makes a layout of members with these numbers of units, with so many places for each span.
     pub(super) fn new(sizes: &[u64], kind: LayoutKind, width: usize) -> LayoutInMemory {
+        Self::with_reserve(sizes, NewLayout { kind, width, reserve: 0 })
+    }
+
+    /// Makes a layout of members with these numbers of units.
+    pub(super) fn with_reserve(sizes: &[u64], new: NewLayout) -> LayoutInMemory {
+        let (how, kind) = (new, new.kind);
         let (memory, broken) = (MemDir::new(), Arc::new(Broken::default()));
         let fails = broken.clone();
         let below: Arc<dyn Dir> = FaultyDir::new(memory.clone(), move |op: &Op<'_>| fails.fails(op));
@@ -63,7 +69,7 @@ impl LayoutInMemory {
             NewMember { uuid: Uuid::from_u128(n as u128 + 1), path: n.to_string(), disk }
         };
         let members: Vec<NewMember> = sizes.iter().enumerate().map(new).collect();
-        create(&*below, "m", Uuid::from_u128(100), (kind, width), &members).unwrap();
+        create(&*below, "m", Uuid::from_u128(100), how, &members).unwrap();
         let dir = with_layouts(below, LayoutOptions::default());
         LayoutInMemory { memory, broken, dir, path: path_of(kind, "m") }
     }
@@ -108,6 +114,7 @@ pub(super) fn record_of_rows() -> LayoutRecord {
         sequence: 1,
         kind: LayoutKind::Raid5 { unit: 65536 },
         width: 3,
+        reserve: 0,
         members: Vec::new(),
         spans: Vec::new(),
     }

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::disk::Disk;
+use crate::disk::layout::NewLayout;
 use crate::disk::layout::member::CONTENT_START;
 use crate::disk::layout::record::LayoutKind;
 use crate::disk::layout::spans::UNIT;
@@ -30,7 +31,7 @@ fn add(place: &LayoutInMemory, disk: &dyn Disk, units: &[u64]) {
 fn grow(disk: &dyn Disk, between: &mut dyn FnMut(&dyn Disk)) -> io::Result<()> {
     let layout = disk.as_layout().unwrap();
     for _ in 0..1000 {
-        match layout.grow()? {
+        match layout.grow(&[])? {
             Growing::Not => return Ok(()),
             Growing::Waits => panic!("nothing reads"),
             Growing::Extended => between(disk),
@@ -138,7 +139,7 @@ fn an_interrupted_move_begins_again() {
         let mut disk = place.open();
         let content = fill(&*disk, 3);
         add(&place, &*disk, &[4]);
-        let Growing::Moves(begun, range) = disk.as_layout().unwrap().grow().unwrap() else {
+        let Growing::Moves(begun, range) = disk.as_layout().unwrap().grow(&[]).unwrap() else {
             panic!("no move")
         };
         disk.as_layout().unwrap().copy_to_incoming(range.start, UNIT, &|_, _| true).unwrap();
@@ -160,12 +161,12 @@ fn a_place_that_was_left_is_not_used_while_a_read_may_be_there() {
     let layout = disk.as_layout().unwrap();
     add(&place, &*disk, &[4]);
     let held = layout.places().load();
-    let Growing::Moves(begun, range) = layout.grow().unwrap() else { panic!("no move") };
+    let Growing::Moves(begun, range) = layout.grow(&[]).unwrap() else { panic!("no move") };
     layout.copy_to_incoming(range.start, range.end - range.start, &|_, _| true).unwrap();
     layout.finish_move(begun).unwrap();
-    assert_eq!(layout.grow().unwrap(), Growing::Waits);
+    assert_eq!(layout.grow(&[]).unwrap(), Growing::Waits);
     drop(held);
-    assert_ne!(layout.grow().unwrap(), Growing::Waits);
+    assert_ne!(layout.grow(&[]).unwrap(), Growing::Waits);
 }
 
 #[test]
@@ -176,7 +177,7 @@ fn a_full_disk_spoils_the_move_and_stays_a_member() {
         let mut content = fill(&*disk, 4);
         add(&place, &*disk, &[4]);
         let layout = disk.as_layout().unwrap();
-        let Growing::Moves(begun, range) = layout.grow().unwrap() else { panic!("no move") };
+        let Growing::Moves(begun, range) = layout.grow(&[]).unwrap() else { panic!("no move") };
         place.broken.set("3", "full");
         assert!(layout.copy_to_incoming(range.start, UNIT, &|_, _| true).is_err());
         disk.write_at(&[7; 4096], range.start).unwrap();
@@ -200,7 +201,7 @@ fn a_member_that_fails_ends_the_move() {
             let mut content = fill(&*disk, 5);
             add(&place, &*disk, &[4]);
             let layout = disk.as_layout().unwrap();
-            let Growing::Moves(begun, range) = layout.grow().unwrap() else { panic!("no move") };
+            let Growing::Moves(begun, range) = layout.grow(&[]).unwrap() else { panic!("no move") };
             layout.copy_to_incoming(range.start, range.end - range.start, &|_, _| true).unwrap();
             place.broken.set(failing, what);
             for at in [0, range.start, len(&*disk) - 4096] {
@@ -209,7 +210,7 @@ fn a_member_that_fails_ends_the_move() {
             }
             disk.sync(SyncPurpose::Apply).unwrap();
             layout.finish_move(begun).unwrap();
-            assert_eq!(layout.grow().unwrap(), Growing::Not, "a member is out");
+            assert_eq!(layout.grow(&[]).unwrap(), Growing::Not, "a member is out");
             assert!(read(&*disk, 0, content.len()) == content, "{kind:?}: {what} of {failing} fails");
             let out = place.stored_in().iter().filter(|is_in| !**is_in).count();
             assert_eq!(out, 1);
@@ -222,6 +223,49 @@ fn a_member_that_fails_ends_the_move() {
             grow(&*disk, &mut |_| ()).unwrap();
             assert!(read(&*disk, 0, content.len()) == content);
             assert!(len(&*disk) > content.len() as u64);
+        }
+    }
+}
+
+#[test]
+fn the_others_take_over_what_a_member_had() {
+    for (kind, width) in [(LayoutKind::Mirror, 2), (RAID5, 3)] {
+        for lost in ["0", "1", "3"] {
+            let how = NewLayout { kind, width, reserve: 1 };
+            let place = LayoutInMemory::with_reserve(&[4, 4, 4, 4], how);
+            let disk = place.open();
+            let mut content = fill(&*disk, 7);
+            let layout = disk.as_layout().unwrap();
+            place.broken.set(lost, "write");
+            disk.write_at(&content, 0).unwrap();
+            disk.sync(SyncPurpose::Apply).unwrap();
+            let number: usize = lost.parse().unwrap();
+            assert_eq!(layout.grow(&[]).unwrap(), Growing::Not, "nobody has given it up");
+            assert!(!layout.members().takes_over() && layout.members().record().survives() == 0);
+            let mut salt = 0u8;
+            loop {
+                match layout.grow(&[number]).unwrap() {
+                    Growing::Not => break,
+                    Growing::Moves(begun, range) => {
+                        for at in range.clone().step_by(UNIT as usize) {
+                            salt += 1;
+                            for at in (0..content.len()).step_by(4096 * 31 + usize::from(salt)) {
+                                content[at] = salt;
+                                disk.write_at(&[salt], at as u64).unwrap();
+                            }
+                            disk.sync(SyncPurpose::Apply).unwrap();
+                            layout.copy_to_incoming(at, UNIT.min(range.end - at), &|_, _| true).unwrap();
+                        }
+                        layout.finish_move(begun).unwrap();
+                    }
+                    other => panic!("{other:?}"),
+                }
+            }
+            let record = layout.members().record();
+            assert_eq!((record.survives(), record.is_used(number)), (1, false), "{kind:?} without {lost}");
+            assert!(!layout.members().takes_over());
+            place.broken.heal();
+            check(&place, disk, &content);
         }
     }
 }
@@ -241,7 +285,7 @@ fn a_record_that_can_not_be_stored_changes_nothing() {
     place.broken.heal();
     place.memory.remove("2").unwrap();
     add(&place, &*disk, &[4]);
-    let Growing::Moves(begun, range) = layout.grow().unwrap() else { panic!("no move") };
+    let Growing::Moves(begun, range) = layout.grow(&[]).unwrap() else { panic!("no move") };
     layout.copy_to_incoming(range.start, range.end - range.start, &|_, _| true).unwrap();
     place.broken.set("layout-~m", "rename");
     layout.finish_move(begun).unwrap_err();
@@ -265,7 +309,7 @@ fn lines_that_a_move_did_not_copy_are_not_known_to_be_consistent() {
     layout
         .add_members(vec![NewMember { uuid: Uuid::from_u128(9), path: "4".into(), disk: new }], None)
         .unwrap();
-    let Growing::Moves(begun, range) = layout.grow().unwrap() else { panic!("no move") };
+    let Growing::Moves(begun, range) = layout.grow(&[]).unwrap() else { panic!("no move") };
     layout.finish_move(begun).unwrap();
     let mut content = vec![0; len(&*disk) as usize];
     for at in range.step_by(40 << 10) {
@@ -319,7 +363,7 @@ impl Around<'_> {
     fn grow(&mut self, disk: &dyn Disk) -> bool {
         let layout = disk.as_layout().unwrap();
         for _ in 0..100 {
-            match layout.grow().unwrap() {
+            match layout.grow(&[]).unwrap() {
                 Growing::Not | Growing::Waits => return true,
                 Growing::Extended => {}
                 Growing::Moves(begun, range) => {

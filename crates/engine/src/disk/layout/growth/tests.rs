@@ -1,7 +1,8 @@
 //! Tests of what a layout does to grow.
 
 use super::super::record::{LayoutKind, MemberRecord};
-use super::super::spans::is_sound;
+use super::super::spans::{capacity, is_sound, spread};
+use super::super::takeover::next_takeover;
 use super::*;
 use proptest::prelude::*;
 use uuid::Uuid;
@@ -25,6 +26,7 @@ fn layout(sizes: &[u64], width: usize) -> LayoutRecord {
         sequence: 1,
         kind: LayoutKind::Mirror,
         width,
+        reserve: 0,
         members: sizes.iter().map(|units| member(*units)).collect(),
         spans: spread(&bytes, width, CONTENT_START),
     }
@@ -64,6 +66,14 @@ fn check(disks: &Disks, record: &LayoutRecord) {
     }
 }
 
+/// Carries out a move on disks. What the source has lost comes from elsewhere.
+fn carry_out(disks: &mut Disks, record: &mut LayoutRecord, step: &PlaceMove) {
+    for (n, unit) in (step.start / UNIT..(step.start + step.len) / UNIT).enumerate() {
+        disks[step.to.member][(step.to.offset / UNIT) as usize + n] = Some(unit);
+    }
+    record.spans = moved(&record.spans, step);
+}
+
 /// Grows a layout to the end. Returns how many units moved, and how often content was laid out.
 fn grow(record: &mut LayoutRecord) -> (u64, u64) {
     let mut disks: Disks =
@@ -80,10 +90,7 @@ fn grow(record: &mut LayoutRecord) -> (u64, u64) {
             }
             Some(GrowthStep::Move(step)) => {
                 moves += step.len / UNIT;
-                for (n, unit) in (step.start / UNIT..(step.start + step.len) / UNIT).enumerate() {
-                    disks[step.to.member][(step.to.offset / UNIT) as usize + n] = Some(unit);
-                }
-                record.spans = moved(&record.spans, &step);
+                carry_out(&mut disks, record, &step);
             }
         }
         check(&disks, record);
@@ -138,6 +145,75 @@ fn a_new_layout_has_nothing_to_gain() {
     }
 }
 
+/// Lets the others take over what members had that are out. Returns whether they have everything.
+fn take_over(record: &mut LayoutRecord) -> bool {
+    let mut disks: Disks =
+        record.members.iter().map(|of| vec![None; (of.capacity / UNIT) as usize + 1]).collect();
+    fill(&mut disks, &record.spans);
+    for _ in 0..10_000 {
+        match next_takeover(record) {
+            None => return record.is_complete(),
+            Some(GrowthStep::Extend(_)) => panic!("a layout does not grow without a member"),
+            Some(GrowthStep::Move(step)) => {
+                assert!(record.members[step.to.member].is_in);
+                carry_out(&mut disks, record, &step);
+            }
+        }
+        check(&disks, record);
+    }
+    panic!("it never ends");
+}
+
+#[test]
+fn a_reserve_is_kept_free_and_takes_over() {
+    let mut rows = layout(&[90, 90, 90, 90], 3);
+    (rows.kind, rows.width, rows.reserve) = (LayoutKind::Raid5 { unit: 65536 }, 3, 1);
+    rows.spans = super::super::spans::spread_up_to(&[90 * UNIT; 4], 3, CONTENT_START, 90 * UNIT);
+    let used = |rows: &LayoutRecord| MemberRoom::on(rows, |_| true).used;
+    assert_eq!((held(&rows), used(&rows), next_step(&rows)), (90, vec![68, 68, 68, 66], None));
+    rows.members[1].is_in = false;
+    assert!(take_over(&mut rows));
+    assert_eq!((used(&rows), rows.is_used(1)), (vec![90, 0, 90, 90], false));
+    assert_eq!(next_step(&rows), None, "it does not grow without its reserve");
+    // A new disk in its place is the reserve, and a further one is used.
+    rows.members[1].is_in = true;
+    assert_eq!(next_step(&rows), None);
+    rows.members.push(member(90));
+    grow(&mut rows);
+    assert_eq!(held(&rows), 120);
+}
+
+proptest! {
+    #[test]
+    fn the_others_take_over_if_they_could_hold_everything(
+        sizes in prop::collection::vec(1u64..40, 3..7),
+        reserve in 0usize..3,
+        width in 2usize..4,
+        more in prop::collection::vec(1u64..40, 0..3),
+        out in prop::collection::vec(0usize..7, 1..3),
+    ) {
+        prop_assume!(reserve + width <= sizes.len());
+        let bytes: Vec<u64> = sizes.iter().map(|units| units * UNIT).collect();
+        let mut record = layout(&sizes, width);
+        record.reserve = reserve;
+        let most = capacity_with(&sizes, width, reserve);
+        record.spans = spread_up_to(&bytes, width, CONTENT_START, most * UNIT);
+        prop_assume!(!record.spans.is_empty());
+        record.members.extend(more.into_iter().map(member));
+        grow(&mut record);
+        let sizes: Vec<u64> = record.members.iter().map(|of| of.capacity / UNIT).collect();
+        prop_assert_eq!(held(&record), capacity_with(&sizes, width, reserve).max(most));
+        let out: std::collections::BTreeSet<usize> = out.into_iter().filter(|of| *of < sizes.len()).collect();
+        prop_assume!(out.len() < width);
+        out.iter().for_each(|number| record.members[*number].is_in = false);
+        let left = sizes.iter().enumerate().filter(|(number, _)| !out.contains(number)).map(|(_, size)| *size);
+        let left: Vec<u64> = left.collect();
+        let can = left.len() >= width && capacity(&left, width as u64) >= held(&record);
+        prop_assert!(can || out.len() > reserve, "the reserve is for {reserve}");
+        prop_assert_eq!(take_over(&mut record), can || out.iter().all(|of| !record.is_used(*of)));
+    }
+}
+
 proptest! {
     #[test]
     fn a_layout_grows_to_all_that_its_members_hold(
@@ -154,7 +230,7 @@ proptest! {
                 of.capacity += more * UNIT;
             }
             let sizes: Vec<u64> = record.members.iter().map(|of| of.capacity / UNIT).collect();
-            let (before, missing) = (held(&record), Room::of(&record).missing(width));
+            let (before, missing) = (held(&record), MemberRoom::of(&record).missing(width));
             let (moves, extended) = grow(&mut record);
             prop_assert_eq!(held(&record), capacity(&sizes, width as u64));
             prop_assert!(held(&record) >= before);
