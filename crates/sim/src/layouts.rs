@@ -93,6 +93,11 @@ impl Run {
         let spec = LayoutSpec { name: "m".into(), shape, reserve, members };
         self.member_size = size;
         self.member_files = MEMBERS[..disks].to_vec();
+        if self.plan.grows {
+            // The first member gives places away. If it were the weak one, nothing would rely on
+            // what they become.
+            self.weak = 1;
+        }
         let pool = self.pool()?;
         let added = survive(|| pool.add_layout(&spec).map(drop));
         self.durably(added, &[])?;

@@ -9,7 +9,7 @@
 //! | 16..32 | pool UUID |
 //! | 32..48 | PV UUID |
 //! | 48..52 | PV number |
-//! | 52..56 | number of extents |
+//! | 52..56 | number of extents when it was added |
 //! | 56..64 | extent size in bytes |
 //!
 //! Data begins at [`DATA_START`], so that extents are well aligned on any device.

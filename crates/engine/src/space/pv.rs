@@ -270,8 +270,9 @@ pub(crate) fn open_known(
                 label.pv
             )));
         }
-        // A crash while it grew leaves a label with more extents.
-        LabelFound::Label(label) if label.extents < record.extents || label.extent_size != extent_size => {
+        // The label has the extents of the addition. It is never overwritten: a RAID-5 that loses a
+        // member in a crash loses the block that is being written.
+        LabelFound::Label(label) if label.extents > record.extents || label.extent_size != extent_size => {
             return Err(corrupt(format!("open physical volume {path}: its label contradicts the catalog")));
         }
         LabelFound::Label(_) => {}

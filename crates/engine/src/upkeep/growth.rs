@@ -6,7 +6,7 @@ use crate::destage::state::BackgroundState;
 use crate::disk::layout::Growing;
 use crate::disk::{Cause, DiskLayout};
 use crate::error::{Error, Result};
-use crate::space::label::{DATA_START, Label, extents_on};
+use crate::space::label::{DATA_START, extents_on};
 use crate::space::pv::Pv;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -53,9 +53,8 @@ impl Destager {
     }
 
     /// Gives out the space by which the disk of a physical volume has become larger. Returns
-    /// whether there is some. The label says so before the catalog does. No record of the journal
-    /// is needed: the growth changes nothing that another record does, and those that wait may wait
-    /// for this space.
+    /// whether there is some. No record of the journal is needed: the growth changes nothing that
+    /// another record does, and those that wait may wait for this space.
     pub(crate) fn grow_pv(&self, state: &mut BackgroundState, pv: &Pv) -> Result<bool> {
         let _cause = Cause::Open.begin();
         let core = &self.core;
@@ -69,9 +68,6 @@ impl Destager {
         let Some(record) = core.catalog.pv(pv.id)?.filter(|record| is_more(record.extents)) else {
             return Ok(false);
         };
-        let (pool, extent_size) = (core.uuid, core.config.extent_size);
-        let label = Label { pool, pv_uuid: pv.uuid, pv: pv.id, extents, extent_size };
-        label.write_alone(&*pv.disk, &pv.path)?;
         let more = extents - record.extents;
         let mut txn = core.catalog.begin()?;
         txn.put_pv(pv.id, &crate::catalog::PvRecord { extents, ..record })?;
@@ -81,7 +77,7 @@ impl Destager {
             record.extents = extents;
         }
         self.take_growth_in(state, pv.id, more);
-        let (path, bytes) = (&pv.path, u64::from(more) * extent_size);
+        let (path, bytes) = (&pv.path, u64::from(more) * core.config.extent_size);
         tracing::info!(event = "pv.grown", path, bytes, "a physical volume has more space");
         Ok(true)
     }
