@@ -130,7 +130,7 @@ impl Run {
         if pool.spares().iter().any(|spare| spare.path == *path && spare.size > 0) {
             return Ok(());
         }
-        let spec = self.used_disk(path);
+        let spec = self.used_disk(path, self.member_size);
         let added = survive(|| {
             // One that was away has no size.
             let _ = pool.remove_spare(path);
@@ -241,51 +241,63 @@ impl Run {
         let pool = self.pool()?;
         let most = (self.number_of_disks() + MORE).min(MEMBERS.len());
         let is_full = |layout: LayoutInfo| layout.members.len() >= most;
-        let Some(path) = self.unused_disk(&pool) else { return Ok(()) };
         if pool.pvs().into_iter().find_map(|pv| pv.layout).is_none_or(is_full) {
             return Ok(());
         }
-        let how = GrowSpec { disks: vec![self.used_disk(path)], ..GrowSpec::default() };
+        // One disk more beside those with a single unit brings nothing.
+        let (number, size) = match self.member_size == 2 * HEAD {
+            true => (2, 2 * self.member_size),
+            false => (1, self.member_size),
+        };
+        let paths: Vec<_> = self.unused_disks(&pool).into_iter().take(number).collect();
+        let disks = paths.iter().map(|path| self.used_disk(path, size)).collect();
+        let how = GrowSpec { disks, ..GrowSpec::default() };
         let grown = survive(|| pool.grow("m", &how).map(drop));
         if self.dir.crashed() || self.dir.panicked() || self.poisoned() {
             return Ok(());
         }
         match grown {
-            Ok(()) => self.say(|| format!("{path} is a further member")),
+            Ok(()) => self.say(|| format!("further members: {paths:?}")),
             // Very small members do not make a whole unit together.
             Err(e) if e.kind() == ErrorKind::Conflict && e.to_string().contains("gain nothing") => {}
-            Err(e) => return Err(format!("grow by {path}: {e:?}")),
+            Err(e) => return Err(format!("grow by {paths:?}: {e:?}")),
         }
         Ok(())
     }
 
-    /// Returns a disk that is neither a member nor a spare, and does not fail.
-    fn unused_disk(&self, pool: &Pool) -> Option<&'static str> {
-        let layout = pool.pvs().into_iter().find_map(|pv| pv.layout)?;
+    /// Returns the disks that are neither members nor spares, and do not fail.
+    fn unused_disks(&self, pool: &Pool) -> Vec<&'static str> {
+        let layout = pool.pvs().into_iter().find_map(|pv| pv.layout);
         let is_used = |path: &str| {
             let is_it = |of: &MemberInfo| {
                 of.path == path || of.incoming.as_ref().is_some_and(|(onto, _)| onto == path)
             };
-            layout.members.iter().any(is_it) || pool.spares().iter().any(|spare| spare.path == path)
+            layout.as_ref().is_none_or(|layout| layout.members.iter().any(is_it))
+                || pool.spares().iter().any(|spare| spare.path == path)
         };
-        MEMBERS.iter().find(|path| !is_used(path) && **path != MEMBERS[self.weak]).copied()
+        MEMBERS.into_iter().filter(|path| !is_used(path) && *path != MEMBERS[self.weak]).collect()
     }
 
     /// Returns what makes a disk one of the layout. In a layout that grows, it was in use before,
     /// and has anything.
-    fn used_disk(&self, path: &str) -> PvSpec {
+    fn used_disk(&self, path: &str, size: u64) -> PvSpec {
         self.dir.hide(path, false);
         if self.plan.grows && self.dir.files().iter().all(|(name, _)| name != path) {
-            self.dir.add_image(path, &vec![0xEE; self.member_size as usize]);
+            self.dir.add_image(path, &vec![0xEE; size as usize]);
         }
-        PvSpec { path: path.into(), size: Some(self.member_size), force: true }
+        PvSpec { path: path.into(), size: Some(size), force: true }
     }
 
     /// Begins to put another disk in the place of the weak member, which may be in.
     fn replace_member(&mut self) -> Outcome<bool> {
         let pool = self.pool()?;
-        let Some(path) = self.unused_disk(&pool) else { return Ok(false) };
-        let (weak, new) = (MEMBERS[self.weak], self.used_disk(path));
+        let Some(path) = self.unused_disks(&pool).first().copied() else { return Ok(false) };
+        let layout = pool.pvs().into_iter().find_map(|pv| pv.layout);
+        let weak = MEMBERS[self.weak];
+        let is_weak = |of: &&MemberInfo| of.path == weak;
+        let size = layout.iter().flat_map(|layout| &layout.members).find(is_weak).map(|of| of.size);
+        let Some(size) = size else { return Ok(false) };
+        let new = self.used_disk(path, HEAD + size);
         let begun = survive(|| pool.rebuild_member(weak, Some(&new), None).map(drop));
         if self.dir.crashed() || self.dir.panicked() || self.poisoned() {
             return Ok(true);
