@@ -151,5 +151,63 @@ def each_member_is_needed_and_there(t, layout):
     server.check()
 
 
+
+@test(limit=240, hindcast_only=True)
+def a_mirror_grows_while_clients_write(t):
+    grows_while_clients_write(t, "mirror", 2)
+
+
+@test(limit=240, hindcast_only=True)
+def a_raid5_grows_while_clients_write(t):
+    grows_while_clients_write(t, "raid5", 3)
+
+
+def grows_while_clients_write(t, layout, disks):
+    server = t.server(pool="64M")
+    members, new = [t.dir / f"disk{n}.img" for n in range(disks)], t.dir / "new.img"
+    # It was in use before.
+    new.write_bytes(b"\xee" * (256 * MIB))
+    first = server.cli("pool", "pvs")[0]["path"]
+    server.cli("pool", "add", "--layout", layout, "--name", "m1", *members, "--size", 256 * MIB)
+    server.cli("pool", "drain", first, "--wait")
+    server.cli("pool", "remove", first)
+    size = 240 * MIB if layout == "mirror" else 480 * MIB
+    v = server.create("v", size, "16K")
+    content = {n: n for n in range(0, size // MIB, 2)}
+    with connection(v) as h:
+        for n in content:
+            h.pwrite(pattern(n, MIB), n * MIB)
+        h.flush()
+    server.drained()
+    before = server.cli("pool", "pvs")[0]["size"]
+    growth = server.cli("pool", "grow", "m1", new, "--force", "--rate", "40M")["layout"]["growth"]
+    assert growth["moves"] > 50 * MIB, growth
+    killed, written = False, 0
+    while server.cli("pool", "layouts")[0]["layout"].get("growth"):
+        with connection(v) as h:
+            for n in random.sample(range(0, size // MIB, 2), 8):
+                written += 1
+                content[n] = 1000 + written
+                h.pwrite(pattern(content[n], MIB), n * MIB)
+            h.flush()
+        if not killed and written >= 16:
+            server.kill()
+            server.start()
+            killed = True
+    assert killed and server.cli("pool", "pvs")[0]["size"] == growth["size"] > before
+    t.say(f"{written} MiB were written while it grew")
+    server.drained()
+    lose(server, members[0])
+    with connection(v) as h:
+        for n, salt in content.items():
+            assert h.pread(MIB, n * MIB) == pattern(salt, MIB), n
+    server.cli("pool", "replace", members[0], members[0].with_suffix(".again"), "--size", 256 * MIB)
+    wait_for("the rebuild", lambda: "out" not in states(server).values() and "rebuilding" not in states(server).values())
+    lose(server, new)
+    with connection(v) as h:
+        for n, salt in content.items():
+            assert h.pread(MIB, n * MIB) == pattern(salt, MIB), n
+
+
 if __name__ == "__main__":
     main()

@@ -130,7 +130,7 @@ impl Pool {
                 draining: pv.draining,
                 read_errors,
                 last_read_error,
-                layout: held.as_ref().and_then(|pv| layout_info(&*pv.disk)),
+                layout: held.as_ref().and_then(|pv| layout_info(&*pv.disk, self.core.config.extent_size)),
                 failure: held.and_then(|pv| pv.failure().map(str::to_owned)),
             }
         };

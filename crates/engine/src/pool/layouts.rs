@@ -6,18 +6,19 @@ use crate::catalog::features::LAYOUTS;
 use crate::disk::layout::member::is_of;
 use crate::disk::layout::record::{LayoutKind, MAX_COPIES, MAX_MEMBERS, file_name};
 use crate::disk::layout::{NewLayout, NewMember, create, path_of};
-use crate::disk::{Cause, Dir, Disk, DiskLayout};
+use crate::disk::{Cause, Dir, Disk, DiskLayout, Growth};
 use crate::error::{Error, ErrorKind, Result, conflict, invalid, not_found};
 use crate::info::PvInfo;
 use crate::info::layout::{LayoutInfo, MemberInfo};
 use crate::settings::{LayoutShape, LayoutSpec, PvSpec};
+use crate::space::label::DATA_START;
 use crate::space::pv::{Pv, open_new};
 use crate::world::uuid;
 use std::sync::Arc;
 use uuid::Uuid;
 
-/// Returns what is known of the layout that a disk is.
-pub(super) fn layout_info(disk: &dyn Disk) -> Option<LayoutInfo> {
+/// Returns what is known of the layout that a disk is, as a physical volume with extents of a size.
+pub(super) fn layout_info(disk: &dyn Disk, extent_size: u64) -> Option<LayoutInfo> {
     let layout = disk.as_layout()?;
     let members = layout.members();
     let record = members.record();
@@ -39,7 +40,10 @@ pub(super) fn layout_info(disk: &dyn Disk) -> Option<LayoutInfo> {
         reserve: record.reserve,
         takes_over: members.takes_over(),
         members: record.members.iter().enumerate().map(member).collect(),
-        growth: layout.growth(),
+        growth: layout.growth().map(|growth| Growth {
+            size: growth.size.saturating_sub(DATA_START) / extent_size * extent_size,
+            ..growth
+        }),
     })
 }
 
@@ -154,7 +158,7 @@ impl Pool {
             return Err(conflict(format!("put {path} out: {} needs it for a part of its content", pv.path)));
         }
         members.put_out(number, "it was put out").map_err(|e| Error::io(format!("put {path} out"), e))?;
-        layout_info(&*pv.disk).ok_or_else(|| not_found(path))
+        layout_info(&*pv.disk, self.core.config.extent_size).ok_or_else(|| not_found(path))
     }
 
     /// Begins to rebuild a member of a layout: onto its own disk, which is there again, or onto
@@ -192,7 +196,7 @@ impl Pool {
             }
         }
         self.core.wake();
-        layout_info(&*pv.disk).ok_or_else(|| not_found(path))
+        layout_info(&*pv.disk, self.core.config.extent_size).ok_or_else(|| not_found(path))
     }
 
     /// Opens the disk of a member that is out. Its content is not needed any more. Another disk

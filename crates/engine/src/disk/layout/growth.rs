@@ -60,7 +60,7 @@ pub(crate) enum GrowthStep {
 /// What a layout gains when it has grown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Growth {
-    /// Bytes of content that the layout has then.
+    /// Bytes that the layout has then: of a disk its content, of a physical volume its extents.
     pub size: u64,
     /// Bytes of places that have to move first.
     pub moves: u64,
