@@ -193,6 +193,7 @@ fn on_layout(
     let member =
         |n: usize| AddPv { path: format!("disk-{n}"), size: Some(scope.size * 2 / columns), force: false };
     let layout = AddLayout {
+        reserve: None,
         name: "bench".to_owned(),
         kind,
         copies: None,
