@@ -120,7 +120,7 @@ impl Run {
 
     /// Makes the disk that is no member a spare, in a pool with spares.
     fn add_spare(&mut self) -> Outcome<()> {
-        let all = self.member_files.len() + 1;
+        let all = (self.member_files.len() + 1).min(MEMBERS.len());
         let free = MEMBERS[..all].iter().find(|path| !self.member_files.contains(path));
         let (true, Some(path)) = (self.plan.spares, free) else { return Ok(()) };
         // The disk was repaired.
@@ -250,6 +250,9 @@ impl Run {
             false => (1, self.member_size),
         };
         let paths: Vec<_> = self.unused_disks(&pool).into_iter().take(number).collect();
+        if paths.len() < number {
+            return Ok(());
+        }
         let disks = paths.iter().map(|path| self.used_disk(path, size)).collect();
         let how = GrowSpec { disks, ..GrowSpec::default() };
         let grown = survive(|| pool.grow("m", &how).map(drop));

@@ -95,7 +95,10 @@ impl Run {
                 _ => false,
             };
             if before.len() != pieces.len() || before.iter().zip(pieces).any(differs) {
-                return Err(format!("a salvage showed other content of {key:?} than there is"));
+                let at = before.iter().zip(pieces).position(differs);
+                return Err(format!(
+                    "a salvage showed other content of {key:?} than there is, in piece {at:?}"
+                ));
             }
         }
         Ok(())

@@ -115,7 +115,7 @@ impl Destager {
     /// Gives out extents that a physical volume has gained.
     pub(crate) fn take_growth_in(&self, state: &mut BackgroundState, pv: u32, more: u32) {
         let change = state.allocator.grow_pv(pv, more);
-        let total = if state.allocator.is_draining(pv) { 0 } else { more.into() };
+        let total = if state.allocator.gives(pv) { more.into() } else { 0 };
         self.core.space.change_capacity(total, &change, true);
         self.measure_backing(state);
         state.evacuated = false;

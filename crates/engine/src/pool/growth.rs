@@ -8,7 +8,9 @@ use crate::disk::{Cause, DiskLayout, SyncPurpose};
 use crate::error::{Error, Result, conflict, invalid, not_found};
 use crate::info::PvInfo;
 use crate::settings::GrowSpec;
+use crate::space::label::{extents_on, most_bytes};
 use crate::space::pv::Pv;
+use std::sync::atomic::Ordering;
 
 impl Pool {
     /// Makes a physical volume larger. `wanted` is its path, UUID or number, or the name of a
@@ -25,6 +27,16 @@ impl Pool {
         let id = self.find_grown(wanted)?;
         let gone = || not_found(format!("grow {wanted}: it was removed"));
         let pv = self.core.pvs.held(id).ok_or_else(gone)?;
+        if let Some(failure) = pv.failure() {
+            return Err(conflict(format!(
+                "grow {wanted}: it takes no writes, since it has failed: {failure}"
+            )));
+        }
+        if pv.leaving.load(Ordering::Acquire) {
+            return Err(conflict(format!(
+                "grow {wanted}: it is being drained; `hindcast pool drain {wanted} --cancel`"
+            )));
+        }
         match pv.disk.as_layout() {
             Some(layout) => self.grow_layout(&pv, layout, how)?,
             None => self.grow_plain(&pv, how)?,
@@ -38,7 +50,13 @@ impl Pool {
             let pv = self.core.pvs.held(**id);
             pv.is_some_and(|pv| pv.disk.as_layout().is_some_and(|of| of.members().name() == wanted))
         };
-        names.pvs.keys().find(of_layout).copied().map_or_else(|| names.find_pv(wanted), Ok)
+        match (names.pvs.keys().find(of_layout).copied(), names.find_pv(wanted)) {
+            (Some(id), Ok(other)) if id != other => Err(invalid(format!(
+                "grow {wanted}: this is the name of one physical volume and the number of another one; use its path"
+            ))),
+            (Some(id), _) => Ok(id),
+            (None, found) => found,
+        }
     }
 
     fn grow_plain(&self, pv: &Pv, how: &GrowSpec) -> Result<()> {
@@ -59,6 +77,7 @@ impl Pool {
             if size < len {
                 return Err(invalid(format!("grow {path}: it has {len} bytes, more than {size}")));
             }
+            extents_on(size, self.core.config.extent_size, path)?;
             pv.disk.set_len(size).map_err(failed)?;
             pv.disk.sync(SyncPurpose::Label).map_err(failed)?;
         }
@@ -67,7 +86,11 @@ impl Pool {
         if self.destager.grow_pv(state, pv)? {
             return Ok(());
         }
-        Err(conflict(format!("grow {path}: its disk has no space for another extent; make it larger first")))
+        let text = match self.core.catalog.pv(pv.id)? {
+            None => "its addition waits for the end of a shortage; try again then",
+            Some(_) => "its disk has no space for another extent; make it larger first",
+        };
+        Err(conflict(format!("grow {path}: {text}")))
     }
 
     fn grow_layout(&self, pv: &Pv, layout: DiskLayout<'_>, how: &GrowSpec) -> Result<()> {
@@ -112,13 +135,24 @@ impl Pool {
             spares.extend(spare);
             new.push(member);
         }
-        if layout.growth_with(&new).map_err(failed)?.is_none() {
+        let size = |with: &[NewMember]| {
+            let growth = layout.growth_with(with).map_err(failed)?;
+            Ok::<u64, Error>(growth.map_or(0, |growth| growth.size))
+        };
+        let (grown, without) = (size(&new)?, size(&[])?);
+        if grown == 0 || !new.is_empty() && grown <= without {
             let width = layout.members().record().width;
             let text = match new.is_empty() {
                 true => "its disks have no more space; add one, or make them larger first".to_owned(),
                 false => format!("it would gain nothing: new content needs space on {width} disks at once"),
             };
             return Err(conflict(format!("grow {path}: {text}")));
+        }
+        if grown > most_bytes(self.core.config.extent_size) {
+            return Err(invalid(format!(
+                "grow {path}: {grown} bytes are more than a physical volume can have with extents of {} bytes",
+                self.core.config.extent_size
+            )));
         }
         layout.measure_members().map_err(failed)?;
         layout.add_members(new, how.rate).map_err(failed)

@@ -150,6 +150,11 @@ pub(crate) fn extents_on(size: u64, extent_size: u64, path: &str) -> Result<u32>
     })
 }
 
+/// Returns the largest size of a physical volume of which all extents have numbers.
+pub(crate) fn most_bytes(extent_size: u64) -> u64 {
+    DATA_START.saturating_add(extent_size.saturating_mul(u32::MAX.into()))
+}
+
 /// Byte offset of a physical volume at which the first slot for a metadata backup begins.
 pub(crate) const SLOTS_START: u64 = 64 << 10;
 

@@ -1,6 +1,6 @@
 //! Physical volumes: adding them, recognizing them, and finding their disks on the read path.
 
-use super::label::{Label, LabelFound, extents_on};
+use super::label::{Label, LabelFound, extents_on, most_bytes};
 use crate::catalog::PvRecord;
 use crate::disk::{Cause, Dir, Disk, DiskLayout, OpenMode, SyncPurpose};
 use crate::error::{Error, ErrorKind, Result, conflict, corrupt, invalid, not_found};
@@ -284,7 +284,7 @@ pub(crate) fn open_known(
         }
     }
     let size = disk.len().map_err(|e| Error::io(format!("measure {path}"), e))?;
-    if extents_on(size, extent_size, path)? < record.extents {
+    if extents_on(size.min(most_bytes(extent_size)), extent_size, path)? < record.extents {
         return Err(corrupt(format!("open physical volume {path}: it was truncated to {size} bytes")));
     }
     Ok(Pv::new(id, record, disk))

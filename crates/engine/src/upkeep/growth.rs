@@ -6,7 +6,7 @@ use crate::destage::state::BackgroundState;
 use crate::disk::layout::Growing;
 use crate::disk::{Cause, DiskLayout};
 use crate::error::{Error, Result};
-use crate::space::label::{DATA_START, extents_on};
+use crate::space::label::{DATA_START, extents_on, most_bytes};
 use crate::space::pv::Pv;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -59,7 +59,8 @@ impl Destager {
         let _cause = Cause::Open.begin();
         let core = &self.core;
         let size = pv.disk.len().map_err(|e| Error::io(format!("measure {}", pv.path), e))?;
-        let extents = extents_on(size, core.config.extent_size, &pv.path)?;
+        let extent_size = core.config.extent_size;
+        let extents = extents_on(size.min(most_bytes(extent_size)), extent_size, &pv.path)?;
         let is_more = |known: u32| known < extents;
         if !core.names.read().pvs.get(&pv.id).is_some_and(|record| is_more(record.extents)) {
             return Ok(false);
@@ -77,7 +78,7 @@ impl Destager {
             record.extents = extents;
         }
         self.take_growth_in(state, pv.id, more);
-        let (path, bytes) = (&pv.path, u64::from(more) * core.config.extent_size);
+        let (path, bytes) = (&pv.path, u64::from(more) * extent_size);
         tracing::info!(event = "pv.grown", path, bytes, "a physical volume has more space");
         Ok(true)
     }

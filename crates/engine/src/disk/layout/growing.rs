@@ -77,7 +77,11 @@ impl Members {
 
     /// Notes that what is copied now is no longer all that the new place of a move needs.
     pub(super) fn spoil_move(&self) {
-        self.begun.fetch_add(1, Ordering::SeqCst);
+        let moving = *self.moving.lock();
+        if let Some((begun, _)) = moving {
+            // One that is spoilt already stays so, and what is rebuilt meanwhile goes on.
+            let _ = self.begun.compare_exchange(begun, begun + 1, Ordering::SeqCst, Ordering::SeqCst);
+        }
     }
 
     /// Writes what was copied to where its place moves. If the member has no space, it is an error,
@@ -89,25 +93,27 @@ impl Members {
         at: u64,
         content: &[u8],
     ) -> io::Result<()> {
-        match disk.0.allocate(at, content.len() as u64).and_then(|()| disk.0.write_at(content, at)) {
-            Err(error) if is_shortage(&error) => {
-                self.spoil_move();
-                Err(error)
-            }
-            done => done.or_else(|error| self.target_failed(to.member, disk, error)),
+        let done = disk.0.allocate(at, content.len() as u64).and_then(|()| disk.0.write_at(content, at));
+        done.or_else(|error| {
+            self.spoil_move();
+            if is_shortage(&error) { Err(error) } else { self.lose(to.member, disk, &error) }
+        })
+    }
+
+    /// Notes that a client's write failed where a place moves to. The place stays where it is, and
+    /// the write is good without it. If the cause is no shortage, the member is out, unless the
+    /// others would not have everything.
+    pub(super) fn target_failed(&self, number: usize, disk: &Arc<Opened>, error: &io::Error) {
+        self.spoil_move();
+        if !is_shortage(error) {
+            let _ = self.lose(number, disk, error);
         }
     }
 
-    /// Notes that a write failed where a place moves to. The place stays where it is, and clients
-    /// do not notice. If the cause is no shortage, the member is out.
-    pub(super) fn target_failed(
-        &self,
-        number: usize,
-        disk: &Arc<Opened>,
-        error: io::Error,
-    ) -> io::Result<()> {
-        self.spoil_move();
-        if is_shortage(&error) { Ok(()) } else { self.lose(number, disk, &error) }
+    /// Returns the disk of a member to which a place moves, since so many rebuilds and moves had
+    /// begun. `None`: the move was spoilt, and nothing is written there any more.
+    pub(super) fn target_disk(&self, number: usize, begun: u64) -> Option<Arc<Opened>> {
+        (self.begun.load(Ordering::SeqCst) == begun).then(|| self.disk(number))?
     }
 
     /// Returns the move that is under way, unless it was spoilt.
@@ -147,7 +153,9 @@ impl<'d> DiskLayout<'d> {
     /// Adds disks as members. The layout grows by them, step by step.
     pub(crate) fn add_members(self, new: Vec<NewMember>, rate: Option<u64>) -> io::Result<()> {
         let members = self.members();
-        members.set_rate(rate);
+        if rate.is_some() {
+            members.set_rate(rate);
+        }
         let record = members.record();
         new.iter().try_for_each(|member| write_header(&*member.disk, &member.uuid, &record))?;
         self.alone(|| members.add(new))
@@ -194,10 +202,7 @@ impl<'d> DiskLayout<'d> {
         if let Some((begun, step)) = members.valid_move() {
             return Ok(Growing::Moves(begun, content_of(&record, &step)));
         }
-        if members.moving.lock().take().is_some() {
-            // It was spoilt. From here on, nothing is written to its new place any more.
-            self.alone(|| self.places().replace(Places::of(&members.record())));
-        }
+        self.drop_spoilt_move();
         let step = if is_complete { next_step(&record) } else { next_takeover(&record) };
         let Some(step) = step else {
             members.takes_over.store(false, Ordering::Relaxed);
@@ -211,18 +216,34 @@ impl<'d> DiskLayout<'d> {
         }
         match step {
             GrowthStep::Extend(spans) => self.extend(spans),
-            GrowthStep::Move(step) => Ok(self.begin_move(step)),
+            GrowthStep::Move(step) => Ok(self.begin_move(&record, step)),
         }
     }
 
-    fn begin_move(self, step: PlaceMove) -> Growing {
+    /// Forgets a move that was spoilt. When this returns, nothing is written to its new place any
+    /// more, and the space there is given back.
+    fn drop_spoilt_move(self) {
+        let members = self.members();
+        let Some((_, step)) = members.moving.lock().take() else { return };
+        self.alone(|| self.places().replace(Places::of(&members.record())));
+        if let Some(disk) = members.disk(step.to.member) {
+            let _ = disk.0.punch(step.to.offset, step.len);
+        }
+    }
+
+    /// Begins a move that follows from a record, unless the record has changed since.
+    fn begin_move(self, record: &LayoutRecord, step: PlaceMove) -> Growing {
         let members = self.members();
         self.alone(|| {
+            // A rebuild begins, and a member is put out, under this lock.
+            let held = members.record.lock();
+            if held.sequence != record.sequence {
+                return Growing::Waits;
+            }
             let begun = members.begun.fetch_add(1, Ordering::SeqCst) + 1;
-            let record = members.record();
             *members.moving.lock() = Some((begun, step));
-            self.places().replace(Places::while_moving(&record, step));
-            Growing::Moves(begun, content_of(&record, &step))
+            self.places().replace(Places::while_moving(record, begun, step));
+            Growing::Moves(begun, content_of(record, &step))
         })
     }
 

@@ -505,6 +505,10 @@ impl Members {
         }
         let before = record.clone();
         let is_end = to >= record.len();
+        if is_end {
+            // What is copied from here on is of another rebuild or move.
+            self.begun.fetch_add(1, Ordering::SeqCst);
+        }
         for (of, member) in record.members.iter_mut().zip(&self.all) {
             let Some(new) = &mut of.incoming else { continue };
             new.rebuilt = new.rebuilt.max(to);

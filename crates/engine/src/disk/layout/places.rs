@@ -11,8 +11,9 @@ use std::sync::atomic::{Ordering, fence};
 /// The places of a layout's content.
 pub(super) struct Places {
     spans: Vec<CopiedSpan>,
-    /// A place that moves. What moves is whole spans.
-    moving: Option<PlaceMove>,
+    /// A place that moves, and the number of rebuilds and moves that had begun with it. What moves
+    /// is whole spans.
+    moving: Option<(u64, PlaceMove)>,
 }
 
 impl Places {
@@ -25,9 +26,10 @@ impl Places {
         Places { spans, moving: None }
     }
 
-    /// Returns the places of a record while one of them moves.
-    pub(super) fn while_moving(record: &LayoutRecord, step: PlaceMove) -> Places {
-        Places { spans: split(&record.spans, &step.range()), moving: Some(step) }
+    /// Returns the places of a record while one of them moves, since so many rebuilds and moves had
+    /// begun.
+    pub(super) fn while_moving(record: &LayoutRecord, begun: u64, step: PlaceMove) -> Places {
+        Places { spans: split(&record.spans, &step.range()), moving: Some((begun, step)) }
     }
 
     /// Returns the number of bytes of the spans.
@@ -40,14 +42,19 @@ impl Places {
         &self.spans[self.spans.partition_point(|span| span.end() <= at)..]
     }
 
+    /// Returns the number of rebuilds and moves that had begun with the move, if a place moves.
+    pub(super) fn moving_since(&self) -> Option<u64> {
+        self.moving.map(|(begun, _)| begun)
+    }
+
     /// Returns where a byte's place moves to, if it moves.
     pub(super) fn target(&self, at: u64, index: usize) -> Option<CopyPlace> {
-        self.moving.as_ref()?.target(at, index)
+        self.moving?.1.target(at, index)
     }
 
     /// Returns where one of the places of a span moves to, if one moves.
     pub(super) fn target_of(&self, span: &CopiedSpan) -> Option<CopyPlace> {
-        let step = self.moving.as_ref()?;
+        let (_, step) = self.moving?;
         step.target(span.start, step.index)
     }
 }

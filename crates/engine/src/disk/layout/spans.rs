@@ -107,8 +107,8 @@ pub(crate) fn spread_up_to(sizes: &[u64], copies: usize, first: u64, most: u64) 
     spans
 }
 
-/// Returns whether spans are what [`spread`] can return for so many members and copies, each member
-/// with content up to a byte.
+/// Returns whether spans can be those of a layout with so many members and copies, each member with
+/// content up to a byte: they follow one another, and copies are apart.
 pub(crate) fn is_sound(spans: &[CopiedSpan], copies: usize, ends: &[u64]) -> bool {
     let mut end = Some(0u64);
     !spans.is_empty()

@@ -270,6 +270,85 @@ fn the_others_take_over_what_a_member_had() {
     }
 }
 
+/// An operator may begin a rebuild, or put a member out, while the next move is chosen.
+#[test]
+fn a_move_does_not_begin_when_the_record_has_changed() {
+    for is_rebuild in [false, true] {
+        let place = LayoutInMemory::new(&[4, 4, 4], LayoutKind::Mirror, 3);
+        let disk = place.open();
+        add(&place, &*disk, &[4]);
+        let layout = disk.as_layout().unwrap();
+        let record = layout.members().record();
+        let Some(GrowthStep::Move(step)) = next_step(&record) else { panic!("no move") };
+        if is_rebuild {
+            place.replace(layout, 0, "new", 4);
+        } else {
+            layout.members().put_out(3, "a test").unwrap();
+        }
+        let rebuilt = layout.members().rebuilt();
+        assert_eq!(layout.begin_move(&record, step), Growing::Waits);
+        assert_eq!((layout.members().rebuilt(), layout.members().valid_move()), (rebuilt, None));
+    }
+}
+
+/// A disk that is full spoils the move to it. Nothing else needs it.
+#[test]
+fn a_spoilt_move_keeps_no_rebuild_from_its_end() {
+    for kind in [LayoutKind::Mirror, RAID5] {
+        let place = LayoutInMemory::new(&[4, 4, 4], kind, 3);
+        let disk = place.open();
+        let content = fill(&*disk, 9);
+        add(&place, &*disk, &[4]);
+        let layout = disk.as_layout().unwrap();
+        let Growing::Moves(_, range) = layout.grow(&[]).unwrap() else { panic!("no move") };
+        place.broken.set("3", "full");
+        layout.copy_to_incoming(range.start, UNIT, &|_, _| true).unwrap_err();
+        place.broken.set("1", "write");
+        disk.write_at(&content, 0).unwrap();
+        disk.sync(SyncPurpose::Apply).unwrap();
+        assert_eq!(place.stored_in(), [true, false, true, true]);
+        place.replace(layout, 1, "new", 4);
+        let (begun, _) = layout.members().rebuilt().unwrap();
+        layout.copy_to_incoming(0, len(&*disk), &|_, _| true).unwrap();
+        disk.write_at(&content[..UNIT as usize], 0).unwrap();
+        disk.sync(SyncPurpose::Apply).unwrap();
+        layout.note_rebuilt(begun, u64::MAX).unwrap();
+        assert_eq!(place.stored_in(), [true; 4], "{kind:?}");
+        assert!(read(&*disk, 0, content.len()) == content);
+    }
+}
+
+/// In a takeover no further member can be out. A write that fails only where a place moves to is
+/// good all the same.
+#[test]
+fn a_write_is_good_that_fails_where_a_place_moves_to() {
+    for (kind, width) in [(LayoutKind::Mirror, 2), (RAID5, 3)] {
+        for what in ["write", "full"] {
+            let how = NewLayout { kind, width, reserve: 1 };
+            let place = LayoutInMemory::with_reserve(&[4, 4, 4, 4], how);
+            let disk = place.open();
+            let mut content = fill(&*disk, 7);
+            let layout = disk.as_layout().unwrap();
+            layout.members().put_out(1, "a test").unwrap();
+            let Growing::Moves(begun, range) = layout.grow(&[1]).unwrap() else { panic!("no move") };
+            let (_, step) = layout.members().valid_move().unwrap();
+            place.broken.set(&step.to.member.to_string(), what);
+            let at = range.start as usize;
+            content[at..at + 65536].fill(5);
+            disk.write_at(&content[at..at + 65536], range.start).unwrap();
+            disk.sync(SyncPurpose::Apply).unwrap();
+            layout.finish_move(begun).unwrap();
+            place.broken.heal();
+            // The member is out only if the others have everything without it.
+            assert!(layout.members().record().is_whole_without(&[]));
+            assert!(layout.members().record().is_used(1), "{kind:?}: the move was spoilt");
+            disk.write_at(&content[at..at + 4096], range.start).unwrap();
+            disk.sync(SyncPurpose::Apply).unwrap();
+            assert!(read(&*disk, 0, content.len()) == content, "{kind:?} {what}");
+        }
+    }
+}
+
 #[test]
 fn a_record_that_can_not_be_stored_changes_nothing() {
     let place = LayoutInMemory::new(&[4, 4], LayoutKind::Mirror, 2);

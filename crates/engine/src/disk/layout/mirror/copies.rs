@@ -66,7 +66,7 @@ impl Mirror {
             self.target_of(&piece).filter(|_| self.members.writable && !wrong.is_empty())
             && let Err(error) = disk.0.write_at(buf, to.offset + piece.within)
         {
-            let _ = self.members.target_failed(to.member, &disk, error);
+            self.members.target_failed(to.member, &disk, &error);
         }
         Ok(if wrong.is_empty() { Settled::AllRight } else { Settled::Mended })
     }

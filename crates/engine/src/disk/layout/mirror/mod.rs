@@ -34,8 +34,8 @@ pub(super) const BLOCK: u64 = 4096;
 /// A part of a request that lies in one span.
 pub(super) struct Piece<'m> {
     pub(super) places: &'m [CopyPlace],
-    /// Where one of the places moves to.
-    pub(super) target: Option<CopyPlace>,
+    /// Where one of the places moves to, and the number of rebuilds and moves that had begun.
+    pub(super) target: Option<(CopyPlace, u64)>,
     /// Byte of the span.
     pub(super) within: u64,
     /// Byte of the mirror.
@@ -77,7 +77,7 @@ impl Mirror {
             let (from, to) = (at.max(span.start), end.min(span.end()));
             Piece {
                 places: &span.places,
-                target: places.target_of(span),
+                target: places.target_of(span).zip(places.moving_since()),
                 within: from - span.start,
                 at: from,
                 range: (from - at) as usize..(to - at) as usize,
@@ -155,7 +155,7 @@ impl Mirror {
             if let Some((to, disk)) = self.target_of(&piece)
                 && let Err(error) = write(&*disk.0, to.offset + piece.within, piece.range.clone())
             {
-                self.members.target_failed(to.member, &disk, error)?;
+                self.members.target_failed(to.member, &disk, &error);
             }
             if !is_written {
                 return Err(failed.pop().map_or_else(no_copy, |(_, _, error)| error));
@@ -191,9 +191,11 @@ impl Mirror {
                     let _ = change(&*new.0, at, len);
                 }
             }
-            if let Some((to, disk)) = self.target_of(&piece) {
-                // A write that fails there spoils the move.
-                let _ = change(&*disk.0, to.offset + piece.within, piece.range.len() as u64);
+            if let Some((to, disk)) = self.target_of(&piece)
+                && change(&*disk.0, to.offset + piece.within, piece.range.len() as u64).is_err()
+            {
+                // Space that is promised here must be there at the new place, too.
+                self.members.spoil_move();
             }
             if !is_done {
                 return Err(failed.pop().map_or_else(no_copy, |(_, _, error)| error));
@@ -287,8 +289,8 @@ impl Mirror {
 
     /// Returns where one of a piece's places moves to, and the disk there.
     pub(super) fn target_of(&self, piece: &Piece<'_>) -> Option<(CopyPlace, Arc<Opened>)> {
-        let to = piece.target?;
-        Some((to, self.members.disk(to.member)?))
+        let (to, begun) = piece.target?;
+        Some((to, self.members.target_disk(to.member, begun)?))
     }
 }
 

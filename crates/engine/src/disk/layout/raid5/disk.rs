@@ -67,6 +67,12 @@ impl Disk for Raid5 {
                     // A write that fails there ends the rebuild.
                     let _ = new.0.allocate(place.offset, len);
                 }
+                if let Some((to, disk)) = self.target(from, column)
+                    && disk.0.allocate(to.offset, len).is_err()
+                {
+                    // Space that is promised here must be there at the new place, too.
+                    self.members.spoil_move();
+                }
             }
             from = to;
         }

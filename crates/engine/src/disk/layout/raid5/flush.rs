@@ -392,7 +392,7 @@ impl Raid5 {
             let first = &run[0];
             match first.disk.0.write_vectored_at(&mut slices, first.at) {
                 Ok(()) => {}
-                Err(error) if first.moves => self.members.target_failed(first.member, &first.disk, error)?,
+                Err(error) if first.moves => self.members.target_failed(first.member, &first.disk, &error),
                 Err(error) if is_shortage(&error) && first.role == Role::Member => return Err(error),
                 Err(error) => self.members.lose(first.member, &first.disk, &error)?,
             }

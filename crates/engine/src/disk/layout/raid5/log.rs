@@ -19,7 +19,7 @@
 //! | 48..52 | number of blocks behind the index |
 //! | 52..56 | CRC-32/MEF of the index |
 //! | 56..60 | CRC-32/MEF of the blocks |
-//! | 60..64 | zeros |
+//! | 60..64 | number of blocks that an entry can have; 0 in entries of earlier builds |
 //! | 4096.. | the index: what follows, for each line |
 //! | next multiple of 4096 | for each line its partial parity, if it has one, and its patched blocks |
 //!
@@ -145,7 +145,7 @@ impl ParityLog {
         let mut log = ParityLog { disk, layout, sequence: 0, room };
         let mut lines = Vec::new();
         for number in 0..2 {
-            if let Some((sequence, entry)) = log.read(number)?
+            if let Some((sequence, entry)) = log.read(number).map_err(failed)?
                 && sequence > log.sequence
             {
                 (log.sequence, lines) = (sequence, entry);
@@ -162,6 +162,10 @@ impl ParityLog {
         let Some(head) = EntryHead::decode(&head).filter(|head| head.layout == self.layout) else {
             return Ok(None);
         };
+        if head.room != 0 && head.room as usize != self.room {
+            let text = "its size is not what it was, so an entry may be missing";
+            return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+        }
         let (index, blocks) = (head.index as usize, head.blocks as usize);
         if index > index_room(self.room) || blocks > self.room {
             return Ok(None);
@@ -202,6 +206,7 @@ impl ParityLog {
             blocks: blocks.len() as u32,
             index_sum: outer_sum(&index),
             blocks_sum: outer_sum_of(&blocks),
+            room: self.room as u32,
         };
         index.resize(index.len().next_multiple_of(BLOCK), 0);
         let mut first = head.encode();
@@ -247,13 +252,20 @@ struct EntryHead {
     blocks: u32,
     index_sum: u32,
     blocks_sum: u32,
+    /// Number of blocks that an entry can have, which says where the second half is; 0 if unknown.
+    room: u32,
 }
 
 impl EntryHead {
     fn encode(&self) -> Vec<u8> {
         let mut w = Writer::default();
         w.bytes(MAGIC).u32(0).u32(VERSION).uuid(&self.layout).u64(self.sequence);
-        w.u32(self.lines).u32(self.index).u32(self.blocks).u32(self.index_sum).u32(self.blocks_sum).u32(0);
+        w.u32(self.lines)
+            .u32(self.index)
+            .u32(self.blocks)
+            .u32(self.index_sum)
+            .u32(self.blocks_sum)
+            .u32(self.room);
         let crc = crc32c(&w.0[12..]);
         w.0[8..12].copy_from_slice(&crc.to_le_bytes());
         w.0
@@ -272,6 +284,7 @@ impl EntryHead {
             blocks: r.u32()?,
             index_sum: r.u32()?,
             blocks_sum: r.u32()?,
+            room: r.u32()?,
         })
     }
 }
@@ -336,6 +349,7 @@ mod tests {
             blocks: 1,
             index_sum: 9,
             blocks_sum: 8,
+            room: 0,
         };
         let hex: String = head.encode().iter().map(|byte| format!("{byte:02x}")).collect();
         assert_eq!(hex, GOLDEN);
@@ -352,6 +366,18 @@ mod tests {
         "484350415249545981a168330100000000000000000000000000000000000007030000000000000002000000",
         "2600000001000000090000000800000000000000",
     );
+
+    #[test]
+    fn a_log_that_was_cut_to_the_size_of_another_one_is_refused() {
+        let dir = MemDir::new();
+        create(&dir, "m", 4).unwrap();
+        let mut log = open(&dir).0;
+        log.append(&[line(3, 1, true)]).unwrap();
+        log.append(&[line(4, 1, true)]).unwrap();
+        dir.open("parity-m", OpenMode::Existing).unwrap().set_len(2 * half(3)).unwrap();
+        let error = ParityLog::open(&dir, "m", LAYOUT, OpenMode::Existing).err().unwrap();
+        assert!(error.to_string().contains("not what it was"), "{error}");
+    }
 
     #[test]
     fn a_missing_log_or_one_of_another_size_is_an_error() {

@@ -162,8 +162,9 @@ impl Raid5 {
 
     /// Returns where a block of a line moves to, and the disk there, if it moves.
     fn target(&self, line: u64, column: usize) -> Option<(CopyPlace, Arc<Opened>)> {
-        let to = self.rows.target(&self.places.load(), line, column)?;
-        Some((to, self.members.disk(to.member)?))
+        let places = self.places.load();
+        let to = self.rows.target(&places, line, column)?;
+        Some((to, self.members.target_disk(to.member, places.moving_since()?)?))
     }
 
     /// Returns the number of lines.

@@ -114,7 +114,7 @@ impl Raid5 {
         if let Some((to, disk)) = self.target(line, column)
             && let Err(error) = disk.0.write_at(content, to.offset)
         {
-            self.members.target_failed(to.member, &disk, error)?;
+            self.members.target_failed(to.member, &disk, &error);
         }
         Ok(())
     }
