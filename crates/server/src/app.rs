@@ -31,6 +31,7 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::sync::{Semaphore, watch};
+use uuid::Uuid;
 
 /// The parts of a running server.
 pub(crate) struct App {
@@ -107,5 +108,11 @@ impl App {
     pub(crate) fn shown_by(&self, lineage: &Lineage<'_>, info: &VolumeInfo) -> hindcast_api::Volume {
         let nbd = self.iscsi.nbd_rules().serves(info);
         hindcast_api::Volume { nbd, ..lineage.volume(info) }
+    }
+
+    /// Returns the volumes that exist, in use or in the trash.
+    pub(crate) fn known_volumes(&self) -> Vec<Uuid> {
+        let in_use = self.pool.volumes().into_iter().map(|volume| volume.uuid);
+        in_use.chain(self.pool.trash().into_iter().map(|info| info.volume.uuid)).collect()
     }
 }
