@@ -10,8 +10,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 ///
 /// A server that refuses a long body answers, and closes the connection. The next write of the
 /// client then fails. hyper would discard an answer that it has not read. So a write that fails
-/// reports no error here, and never ends. hyper then reads on: first the answer, and then the end of
-/// the connection or its error.
+/// reports no error here, and never ends. hyper then reads on: first the answer, and then the end
+/// of the connection or its error.
 pub(crate) struct Answered {
     stream: Pin<Box<dyn Stream>>,
     /// Whether a write failed.
