@@ -13,6 +13,7 @@ use crate::held_names::HeldNames;
 use crate::host_paths::HostPaths;
 use crate::identity::Callers;
 use crate::iscsi::IscsiTarget;
+use crate::last_changes::LastChanges;
 use crate::latency::Latencies;
 use crate::lineage::Lineage;
 use crate::nbd::NbdTarget;
@@ -71,6 +72,8 @@ pub(crate) struct App {
     pub(crate) latencies: Latencies,
     /// What clients did lately.
     pub(crate) sampler: Sampler,
+    /// When volumes were last written to.
+    pub(crate) last_changes: LastChanges,
     /// What was seen of background tasks.
     pub(crate) seen_tasks: SeenTasks,
     /// The exports that run.

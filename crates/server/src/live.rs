@@ -23,6 +23,7 @@ impl App {
         let volumes = self.pool.volume_counters();
         let exists: BTreeSet<Uuid> = volumes.iter().map(|(id, _)| *id).collect();
         self.latencies.retain(|id| exists.contains(id));
+        self.last_changes.look(&volumes, time);
         let connections = self.nbd.connections();
         let flying = self.in_flight(&connections);
         clients.tell(present(connections, self.iscsi.clients()), Instant::now());
