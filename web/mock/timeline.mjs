@@ -82,6 +82,11 @@ export function timeline(world, volume, query, size, retain) {
     coarse: false,
     spans: spansOf(history),
     rollbacks: history.rollbacks.filter((time) => time >= from && time < to).map(position),
+    // The volume grew in the middle of its history.
+    sizes: [
+      { time: rfc(history.begins), size: size / 2 },
+      { time: rfc((history.begins + now) / 2), size },
+    ],
     ...lanesOf(world, history, volume, from, to, buckets),
     dependents: dependentsOf(world, volume),
     retain_seconds: retain,

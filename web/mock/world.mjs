@@ -61,6 +61,7 @@ export function makeVolume(name, size, options = {}) {
     auto_delete: false,
     importing: false,
     nbd: true,
+    last_change: cdp || options.clients !== 0 ? rfc(START - Math.round(hash(seedOf(name), 9) ** 4 * 2 * DAY)) : undefined,
     cdp,
     origin: null,
     parent: options.parent ?? null,

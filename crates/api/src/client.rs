@@ -5,6 +5,7 @@
 
 use crate::answered::Answered;
 use crate::endpoint::{Endpoint, Stream};
+use crate::percent::percent_encoded;
 use crate::trust::Trust;
 use crate::{
     API_V1, AddLun, AddPv, AddRule, ChannelBody, CreateTarget, CreateVolume, ErrorBody, ErrorKind, Health,
@@ -475,17 +476,9 @@ fn scope(target: Option<&str>) -> String {
     target.map_or_else(|| "/target-defaults".into(), |name| format!("/targets/{}", segment(name)))
 }
 
-/// Returns `text` as one path segment. All bytes but the unreserved characters of RFC 3986 are
-/// percent-encoded.
+/// Returns `text` as one path segment.
 pub(crate) fn segment(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        match byte {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => out.push(char::from(byte)),
-            _ => out.push_str(&format!("%{byte:02X}")),
-        }
-    }
-    out
+    percent_encoded(text, b"")
 }
 
 #[cfg(test)]

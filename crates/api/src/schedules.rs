@@ -43,6 +43,9 @@ pub struct Schedule {
     /// Names of the volumes, those of its groups included. Their snapshots are taken at one
     /// instant.
     pub volumes: Vec<String>,
+    /// Names of the volumes that the schedule has beside those of its groups.
+    #[serde(default)]
+    pub own_volumes: Vec<String>,
     /// Names of groups. Each run takes snapshots of the volumes that are in them at that time.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<String>,
@@ -56,8 +59,8 @@ pub struct Schedule {
     pub keep: Retention,
     /// Whether the schedule is paused. A paused schedule takes and deletes no snapshots.
     pub paused: bool,
-    /// Time at which the schedule was created or resumed, or got other times by the clock on the
-    /// wall.
+    /// Time at which the schedule was created or resumed, or got more volumes, or other times by
+    /// the clock on the wall.
     pub since: Timestamp,
     /// Time at which the next snapshots are due. Absent while the schedule is paused, or if its
     /// time zone is not known to the server any more.
@@ -102,13 +105,27 @@ pub struct CreateSchedule {
     pub keep: Retention,
 }
 
-/// Changes to a schedule. Absent fields stay unchanged.
+/// Changes to a schedule. Absent fields stay unchanged. After the change there must be 1 to 200
+/// volumes, those of the groups included. Snapshots of a volume that leaves the schedule stay, and
+/// no rule deletes them any more.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PatchSchedule {
     /// Pause or resume the schedule. Snapshots that were due during the pause are not taken later.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub paused: Option<bool>,
+    /// Names of volumes to add.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub add: Vec<String>,
+    /// Names of volumes to remove. Volumes of groups stay: remove the group, or change it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub remove: Vec<String>,
+    /// Names of groups to add.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub add_groups: Vec<String>,
+    /// Names of groups to remove.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub remove_groups: Vec<String>,
     /// Interval between snapshots in seconds, from 10 to 2678400 (31 days).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub every: Option<u64>,

@@ -28,7 +28,9 @@ pub struct Task {
     /// Identity: the kind and the subject.
     pub id: String,
     /// Kind: `flatten`, `relocate`, `rebalance`, `drain`, `rebuild`, `take-over`, `grow`, `export`,
-    /// `import`, `scrub`, or `dissolve`, which frees what only deleted snapshots needed.
+    /// `import` or `scrub`. The server does three kinds on its own, and lists them while they last:
+    /// `free`, which frees the space of volumes that were deleted for good, `dissolve`, which frees
+    /// what only deleted snapshots needed, and `recompress`, which compresses old history harder.
     pub kind: String,
     /// Name of what it is done to: a volume, a physical volume, or the pool.
     pub subject: String,

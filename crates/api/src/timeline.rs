@@ -47,6 +47,10 @@ pub struct Timeline {
     pub spans: Vec<HistorySpan>,
     /// The moments at which the volume was rolled back, oldest first.
     pub rollbacks: Vec<Position>,
+    /// Sizes that the volume had in the window, oldest first. Each size holds from its time on. At
+    /// most 500, the newest.
+    #[serde(default)]
+    pub sizes: Vec<TimelineSize>,
     /// Snapshots of the volume.
     pub snapshots: Lane<TimelineSnapshot>,
     /// Marks.
@@ -62,6 +66,15 @@ pub struct Timeline {
     /// Changes of the server's clock, oldest first. All times are those of the clock, so they may
     /// go back at a change.
     pub clock: Vec<ClockChange>,
+}
+
+/// The size of a volume from a moment on.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct TimelineSize {
+    /// Time from which on the volume had the size.
+    pub time: Timestamp,
+    /// Size in bytes.
+    pub size: u64,
 }
 
 /// Written bytes by part of a volume.

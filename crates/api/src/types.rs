@@ -433,6 +433,10 @@ pub struct Volume {
     /// Span of its history. Only in lists, and absent if there is no history.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub history: Option<HistoryWindow>,
+    /// Time of its newest write, at most a second late. Only in lists, and absent if the server
+    /// knows none: of a volume without a history, it knows those since it started.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_change: Option<Timestamp>,
     /// Labels of the volume: keys and values that users and programs have set.
     #[serde(default)]
     pub labels: BTreeMap<String, String>,

@@ -72,21 +72,30 @@ pub(crate) enum Command {
         /// Name of the schedule
         name: String,
     },
-    /// Change the interval, the times, or the snapshots that are kept; if one --keep option is
-    /// given, the others become 0
+    /// Change the volumes, the interval, the times, or the snapshots that are kept; if one --keep
+    /// option is given, the others become 0
+    ///
+    /// A volume that is removed keeps its snapshots, and no rule deletes them any more. The first
+    /// run with a volume that is added is the next one that is due.
     ///
     /// With --at, --on or --between, --tz sets the zone, too. Without --tz the zone stays, and a
     /// schedule that has none gets this machine's zone. --at none, --on all and --between none
     /// remove a restriction; without any of them the schedule runs at multiples of its interval
     /// again (UTC).
     #[command(group = ArgGroup::new("property").required(true).multiple(true).args(
-        ["every", "at", "on", "between", "keep_last", "keep_hourly", "keep_daily", "keep_weekly", "keep_monthly"]))]
+        ["every", "add", "remove", "at", "on", "between", "keep_last", "keep_hourly", "keep_daily", "keep_weekly", "keep_monthly"]))]
     Set {
         /// Name of the schedule
         name: String,
         /// Interval, 10s to 31d, such as 30s, 15m, 1h or 1d
         #[arg(long, value_name = "TIME", value_parser = seconds)]
         every: Option<u64>,
+        /// Add a volume or a group; may be given several times
+        #[arg(long, value_name = "NAME")]
+        add: Vec<String>,
+        /// Remove a volume or a group; may be given several times
+        #[arg(long, value_name = "NAME")]
+        remove: Vec<String>,
         #[command(flatten)]
         wall: Wall,
         #[command(flatten)]
@@ -239,10 +248,13 @@ pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
         }
         Command::List(listing) => list(session, &listing),
         Command::Show { name } => output.show(&client.schedule(&name)?, |s| details(s, &session.here)),
-        Command::Set { name, every, wall, keep } => {
+        Command::Set { name, every, add, remove, wall, keep } => {
             let before = wall.is_given().then(|| client.schedule(&name)).transpose()?;
             let wall = wall.changed(before.as_ref().and_then(|s| s.wall.as_ref()), session)?;
-            patch(&name, PatchSchedule { every, wall, keep: keep.retention(), paused: None })
+            let (add, add_groups) = crate::group::parted(session, add)?;
+            let (remove, remove_groups) = crate::group::parted(session, remove)?;
+            let (keep, paused) = (keep.retention(), None);
+            patch(&name, PatchSchedule { add, remove, add_groups, remove_groups, every, wall, keep, paused })
         }
         Command::Pause { name } => {
             patch(&name, PatchSchedule { paused: Some(true), ..PatchSchedule::default() })

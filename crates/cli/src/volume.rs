@@ -406,6 +406,7 @@ const COLUMNS: &[Column<Volume>] = &[
     Column { name: "read", usual: false, cell: |v| Cell::Size(Some(v.stats.read_bytes)) },
     Column { name: "writes", usual: false, cell: |v| Cell::number(v.stats.writes) },
     Column { name: "written", usual: false, cell: |v| Cell::Size(Some(v.stats.write_bytes)) },
+    Column { name: "last-change", usual: false, cell: |v| Cell::Time(v.last_change) },
     Column { name: "created", usual: false, cell: |v| Cell::Time(Some(v.created)) },
     Column { name: "uuid", usual: false, cell: |v| Cell::text(&v.uuid) },
 ];

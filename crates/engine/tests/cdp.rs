@@ -451,7 +451,11 @@ fn old_history_is_compressed_harder() {
         f.pool().drain().unwrap();
         let view = f.pool().open_moment("v", &Moment::Lsn(*f.moments.keys().next().unwrap())).unwrap();
         let before = f.pool().cdp("v").unwrap();
+        let left = |f: &Fixture| f.pool().recompressing().map_or(0, |found| found.left_bytes);
+        assert_eq!(left(&f) > 0, shrinks, "{before:?}");
+        assert!(left(&f) <= before.stored + before.segments * 8 * KIB);
         f.idle();
+        assert_eq!(f.pool().recompressing(), None);
         let after = f.pool().cdp("v").unwrap();
         assert_eq!(
             (after.records, after.written, after.segments),

@@ -157,6 +157,30 @@ fn moments_with_a_name_lie_in_the_window() {
     assert_eq!(found.marks.counts.iter().sum::<u32>(), 602);
 }
 
+/// Also behind a rollback, which brings back the size of its moment.
+#[test]
+fn sizes_hold_from_their_moment_on() {
+    let site = site(32);
+    let start = site.clock.now();
+    let at = |seconds: u64| start + seconds * SECOND;
+    for (mib, name) in [(6, "six"), (5, "five")] {
+        site.clock.advance(10 * SECOND);
+        site.pool.resize_volume("v", mib * MIB, true).unwrap();
+        site.put(0, 1, 4096);
+        site.pool.mark("v", name).unwrap();
+    }
+    site.clock.advance(10 * SECOND);
+    site.pool.roll_back_to(&[("v", "undo")], &Moment::Mark("six".into()), false).unwrap();
+    let sizes = |from, to| {
+        let window = TimelineQuery { from: Some(at(from)), to: Some(at(to)), buckets: 50, regions: 0 };
+        let found = timeline(&site, &window).sizes.into_iter();
+        found.map(|(stamp, size)| ((stamp.time - start) / SECOND, size / MIB)).collect::<Vec<_>>()
+    };
+    assert_eq!(sizes(0, 50), [(0, 4), (10, 6), (20, 5), (30, 6)]);
+    assert_eq!(sizes(15, 25), [(10, 6), (20, 5)], "the first one still holds in the window");
+    assert_eq!(sizes(40, 50), [(30, 6)]);
+}
+
 #[test]
 fn a_volume_without_a_history_has_an_empty_timeline() {
     let site = Site::new(32).having("v", MIB, 16 * KIB);

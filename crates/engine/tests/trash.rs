@@ -4,7 +4,7 @@
 use hindcast_engine::ErrorKind;
 use hindcast_engine::cdp::{CdpSettings, Moment};
 use hindcast_engine::disk::{Backing, Dir, Layer, LayeredDir, LowerDisk};
-use hindcast_engine::pool::{FeatureState, Method};
+use hindcast_engine::pool::{FeatureState, Method, Progress};
 use hindcast_engine::testing::{
     Act, FaultyDir, KIB, MIB, Site, assert_bytes, kind, try_read, try_write, write,
 };
@@ -103,6 +103,33 @@ fn a_purge_gives_the_space_back() {
     // The volume that has the name now is another one.
     assert_eq!(site.pool.volumes().len(), 1);
     site.reopen();
+}
+
+/// What is left shrinks step by step, also behind a reader of a moment, who delays it.
+#[test]
+fn the_pool_tells_what_a_purge_has_left_to_free() {
+    let site = Site::new(63);
+    let v = site.volume("v", 32 * MIB, 4 * KIB);
+    site.pool.set_cdp("v", Some(CdpSettings::default())).unwrap();
+    (0..512).for_each(|n| write(&v, n * 64 * KIB, 1, 4 * KIB));
+    drop(v);
+    site.idle();
+    let reader = site.moment("v", site.lsn());
+    let uuid = site.pool.trash_volume("v", true).unwrap().volume.uuid;
+    site.idle();
+    assert_eq!(site.pool.freeing(), None, "it can be restored");
+    site.pool.purge_volume(uuid, None).unwrap();
+    site.idle();
+    assert_eq!(site.pool.freeing(), None, "a client reads a moment of it");
+    drop(reader);
+    let mut left = vec![site.pool.freeing().unwrap()];
+    assert!(left[0] >= 512 * 4 * KIB, "{left:?}");
+    while site.pool.maintain().unwrap() == Progress::Worked {
+        left.extend(site.pool.freeing());
+    }
+    left.dedup();
+    assert!(left.len() >= 3 && left.is_sorted_by(|one, next| one > next), "{left:?}");
+    assert_eq!((site.pool.freeing(), site.pool.info().used), (None, 0));
 }
 
 /// A clone of a snapshot goes on, whatever becomes of its origin.

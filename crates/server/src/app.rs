@@ -13,6 +13,7 @@ use crate::held_names::HeldNames;
 use crate::host_paths::HostPaths;
 use crate::identity::Callers;
 use crate::iscsi::IscsiTarget;
+use crate::last_changes::LastChanges;
 use crate::latency::Latencies;
 use crate::lineage::Lineage;
 use crate::nbd::NbdTarget;
@@ -31,6 +32,7 @@ use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::sync::{Semaphore, watch};
+use uuid::Uuid;
 
 /// The parts of a running server.
 pub(crate) struct App {
@@ -70,6 +72,8 @@ pub(crate) struct App {
     pub(crate) latencies: Latencies,
     /// What clients did lately.
     pub(crate) sampler: Sampler,
+    /// When volumes were last written to.
+    pub(crate) last_changes: LastChanges,
     /// What was seen of background tasks.
     pub(crate) seen_tasks: SeenTasks,
     /// The exports that run.
@@ -107,5 +111,11 @@ impl App {
     pub(crate) fn shown_by(&self, lineage: &Lineage<'_>, info: &VolumeInfo) -> hindcast_api::Volume {
         let nbd = self.iscsi.nbd_rules().serves(info);
         hindcast_api::Volume { nbd, ..lineage.volume(info) }
+    }
+
+    /// Returns the volumes that exist, in use or in the trash.
+    pub(crate) fn known_volumes(&self) -> Vec<Uuid> {
+        let in_use = self.pool.volumes().into_iter().map(|volume| volume.uuid);
+        in_use.chain(self.pool.trash().into_iter().map(|info| info.volume.uuid)).collect()
     }
 }

@@ -335,6 +335,7 @@ pub(crate) fn volume(info: &VolumeInfo) -> api::Volume {
         clients: None,
         snapshots: None,
         history: None,
+        last_change: None,
         labels: info.labels.clone(),
         damaged: Vec::new(),
         stats: requests(info.stats),

@@ -17,6 +17,7 @@ use crate::host_paths::HostPaths;
 use crate::http::{self, ApiServer};
 use crate::identity::Callers;
 use crate::iscsi::IscsiTarget;
+use crate::last_changes::LastChanges;
 use crate::latency::Latencies;
 use crate::listen::{Address, Listener};
 use crate::maintenance::Maintenance;
@@ -248,6 +249,7 @@ async fn run(
         events,
         latencies,
         sampler: Sampler::new(),
+        last_changes: LastChanges::default(),
         seen_tasks: SeenTasks::default(),
         exports: RunningExports::default(),
         streams: Arc::default(),

@@ -76,12 +76,6 @@ impl App {
     fn names_of_volumes(&self) -> BTreeMap<Uuid, String> {
         self.pool.volumes().into_iter().map(|VolumeInfo { uuid, name, .. }| (uuid, name)).collect()
     }
-
-    /// Returns the volumes that exist, in use or in the trash.
-    fn known_volumes(&self) -> Vec<Uuid> {
-        let in_use = self.pool.volumes().into_iter().map(|volume| volume.uuid);
-        in_use.chain(self.pool.trash().into_iter().map(|info| info.volume.uuid)).collect()
-    }
 }
 
 fn taken(name: &str, why: &str) -> Error {

@@ -264,13 +264,19 @@ struct OfVolume {
 impl OfVolume {
     /// Returns the times of all devices, open or closed.
     fn read(&self) -> ByProtocol {
-        let mut sum = self.closed.clone();
+        let mut sum = ByProtocol::default();
+        self.add_to(&mut sum);
+        sum
+    }
+
+    /// Adds the times of all devices, open or closed, to a sum.
+    fn add_to(&self, sum: &mut ByProtocol) {
+        sum.add(&self.closed);
         for (protocol, open) in &self.open {
             if let Some(open) = open.upgrade() {
                 sum.add_to(*protocol, &open.read());
             }
         }
-        sum
     }
 
     fn is_open(&self) -> bool {
@@ -315,10 +321,12 @@ impl Latencies {
         let state = self.0.lock();
         let (mut by_protocol, mut of) = (state.ended.clone(), BTreeMap::new());
         for (id, volume) in &state.volumes {
-            let times = volume.read();
-            by_protocol.add(&times);
             if wanted(id) {
+                let times = volume.read();
+                by_protocol.add(&times);
                 of.insert(*id, times.sum());
+            } else {
+                volume.add_to(&mut by_protocol);
             }
         }
         ReadTimes { all: by_protocol.sum(), by_protocol, of }

@@ -36,6 +36,7 @@ mod host_paths;
 mod http;
 mod identity;
 mod iscsi;
+mod last_changes;
 mod latency;
 mod lineage;
 mod listen;

@@ -5,13 +5,14 @@ use crate::app::App;
 use crate::moments::volume_of;
 use crate::periodic::Worker;
 use hindcast_api::Live;
-use hindcast_target::iscsi::SessionInfo;
+use hindcast_target::iscsi::SessionClient;
 use hindcast_target::nbd::ConnectionInfo;
 use jiff::Timestamp;
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use std::{fmt, io};
 use uuid::Uuid;
 
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -22,9 +23,10 @@ impl App {
         let volumes = self.pool.volume_counters();
         let exists: BTreeSet<Uuid> = volumes.iter().map(|(id, _)| *id).collect();
         self.latencies.retain(|id| exists.contains(id));
+        self.last_changes.look(&volumes, time);
         let connections = self.nbd.connections();
-        clients.tell(present(&connections, &self.iscsi.sessions()), Instant::now());
         let flying = self.in_flight(&connections);
+        clients.tell(present(connections, self.iscsi.clients()), Instant::now());
         let sample = Sample { stats: &volumes, flying: &flying, time };
         let (pool, rates) = self.sampler.add(&sample, |wanted| self.latencies.read(wanted));
         let names = if rates.is_empty() { Vec::new() } else { self.pool.volumes() };
@@ -46,32 +48,88 @@ impl App {
     }
 }
 
-/// A client that uses something: an export of NBD, or a target of iSCSI.
-#[derive(Debug, Clone)]
-struct Present {
-    /// Its identity in the API.
-    client: String,
-    /// The export or the target.
-    used: String,
-    peer: String,
-    initiator: Option<String>,
+/// A client that uses something.
+#[derive(Debug)]
+enum Present {
+    /// An export of NBD.
+    Nbd { export: String, peer: String },
+    /// A target of iSCSI.
+    Iscsi(SessionClient),
+}
+
+/// The number of a client, by which it has an identity in the API.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Number {
+    Nbd(u64),
+    Iscsi(u16),
+}
+
+impl fmt::Display for Number {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Number::Nbd(id) => write!(f, "nbd-{id}"),
+            Number::Iscsi(tsih) => write!(f, "iscsi-{tsih}"),
+        }
+    }
+}
+
+impl Present {
+    /// Returns the export or the target.
+    fn used(&self) -> &str {
+        match self {
+            Present::Nbd { export, .. } => export,
+            Present::Iscsi(session) => &session.target,
+        }
+    }
+
+    /// Returns whether this is the same client as one that had the same number. A session may get
+    /// the number of one that has ended.
+    fn is(&self, other: &Present) -> bool {
+        match (self, other) {
+            (Present::Iscsi(one), Present::Iscsi(other)) => one.initiator == other.initiator,
+            _ => true,
+        }
+    }
+
+    fn tell_that_it_came(&self, client: Number) {
+        match self {
+            Present::Nbd { export, peer } => {
+                tracing::info!(event = "client.connected", export, %client, peer, "an NBD client connected");
+            }
+            Present::Iscsi(SessionClient { initiator, target, peers, .. }) => {
+                let peer = peers.iter().map(SocketAddr::to_string).collect::<Vec<_>>().join(" ");
+                tracing::info!(
+                    event = "client.connected",
+                    target,
+                    %client,
+                    initiator,
+                    peer,
+                    "an iSCSI initiator logged in"
+                );
+            }
+        }
+    }
+
+    fn tell_that_it_left(&self, client: Number) {
+        match self {
+            Present::Nbd { export, .. } => {
+                tracing::info!(event = "client.left", export, %client, "an NBD client left");
+            }
+            Present::Iscsi(SessionClient { initiator, target, .. }) => {
+                tracing::info!(event = "client.left", target, %client, initiator, "an iSCSI initiator left");
+            }
+        }
+    }
 }
 
 /// Returns the clients that use something. A client that only lists exports or targets does not.
-fn present(connections: &[ConnectionInfo], sessions: &[SessionInfo]) -> Vec<Present> {
-    let over_nbd = connections.iter().filter_map(|connection| {
-        let (client, used) = (format!("nbd-{}", connection.id), connection.export.clone()?);
-        Some(Present { client, used, peer: connection.peer.clone(), initiator: None })
+fn present(connections: Vec<ConnectionInfo>, sessions: Vec<SessionClient>) -> BTreeMap<Number, Present> {
+    let over_nbd = connections.into_iter().filter_map(|connection| {
+        let ConnectionInfo { id, peer, export, .. } = connection;
+        Some((Number::Nbd(id), Present::Nbd { export: export?, peer }))
     });
-    let over_iscsi = sessions.iter().filter_map(|session| {
-        let peers: Vec<String> = session.connections.iter().map(|c| c.peer.to_string()).collect();
-        Some(Present {
-            client: format!("iscsi-{}", session.tsih),
-            used: session.target.clone()?,
-            peer: peers.join(" "),
-            initiator: Some(session.initiator.clone()),
-        })
-    });
+    let over_iscsi =
+        sessions.into_iter().map(|session| (Number::Iscsi(session.tsih), Present::Iscsi(session)));
     over_nbd.chain(over_iscsi).collect()
 }
 
@@ -81,9 +139,8 @@ fn present(connections: &[ConnectionInfo], sessions: &[SessionInfo]) -> Vec<Pres
 /// limited. Those beyond the limit are counted, and told of in one event.
 #[derive(Default)]
 struct SeenClients {
-    /// The clients, by identity and initiator: a session may get the number of one that has ended.
     /// `None` before the first look.
-    known: Option<BTreeMap<(String, Option<String>), Present>>,
+    known: Option<BTreeMap<Number, Present>>,
     told: BTreeMap<String, Told>,
 }
 
@@ -109,58 +166,25 @@ const FOLDED: Duration = Duration::from_secs(600);
 impl SeenClients {
     /// Makes events of clients that came or went since the last look. Those that stayed for less
     /// than a second are not seen.
-    fn tell(&mut self, clients: Vec<Present>, now: Instant) {
-        let key = |client: &Present| (client.client.clone(), client.initiator.clone());
-        let here: BTreeMap<_, Present> = clients.into_iter().map(|client| (key(&client), client)).collect();
+    fn tell(&mut self, here: BTreeMap<Number, Present>, now: Instant) {
         let before = self.known.take();
-        for client in here.values().filter(|_| before.is_some()) {
-            if before.as_ref().is_some_and(|before| before.contains_key(&key(client))) {
-                continue;
-            }
-            if let Some(told) = self.told(&client.used, now) {
-                told.came += 1;
-                continue;
-            }
-            let Present { client, used, peer, initiator } = client;
-            match initiator {
-                None => {
-                    tracing::info!(
-                        event = "client.connected",
-                        export = used,
-                        client,
-                        peer,
-                        "an NBD client connected"
-                    );
-                }
-                Some(initiator) => {
-                    tracing::info!(
-                        event = "client.connected",
-                        target = used,
-                        client,
-                        initiator,
-                        peer,
-                        "an iSCSI initiator logged in"
-                    );
+        let stays = |of: &BTreeMap<Number, Present>, number: &Number, client: &Present| {
+            of.get(number).is_some_and(|other| other.is(client))
+        };
+        if let Some(before) = &before {
+            for (number, came) in here.iter().filter(|(number, came)| !stays(before, number, came)) {
+                match self.told(came.used(), now) {
+                    Some(told) => told.came += 1,
+                    None => came.tell_that_it_came(*number),
                 }
             }
         }
-        for (_, gone) in before.into_iter().flatten().filter(|(key, _)| !here.contains_key(key)) {
-            if let Some(told) = self.told(&gone.used, now) {
-                told.left_count += 1;
-                continue;
-            }
-            let Present { client, used, initiator, .. } = gone;
-            match initiator {
-                None => tracing::info!(event = "client.left", export = used, client, "an NBD client left"),
-                Some(initiator) => {
-                    tracing::info!(
-                        event = "client.left",
-                        target = used,
-                        client,
-                        initiator,
-                        "an iSCSI initiator left"
-                    );
-                }
+        for (number, gone) in
+            before.into_iter().flatten().filter(|(number, gone)| !stays(&here, number, gone))
+        {
+            match self.told(gone.used(), now) {
+                Some(told) => told.left_count += 1,
+                None => gone.tell_that_it_left(number),
             }
         }
         self.known = Some(here);
@@ -226,13 +250,13 @@ mod tests {
         };
         tracing::subscriber::with_default(tracing_subscriber::registry().with(collector), || {
             let (mut clients, begin) = (SeenClients::default(), Instant::now());
-            clients.tell(Vec::new(), begin);
+            clients.tell(BTreeMap::new(), begin);
             for second in 1..=3600 {
                 // A client of another moment each second.
                 let flapping = client(second, &format!("db@lsn:{second}"));
-                clients.tell(present(&[flapping], &[]), begin + Duration::from_secs(second));
+                clients.tell(present(vec![flapping], Vec::new()), begin + Duration::from_secs(second));
             }
-            clients.tell(present(&[client(5000, "other")], &[]), begin + Duration::from_secs(3601));
+            clients.tell(present(vec![client(5000, "other")], Vec::new()), begin + Duration::from_secs(3601));
             assert!(clients.told.len() == 2, "by volume, not by moment");
         });
         let found = events.newest(None, 10_000);
@@ -256,28 +280,20 @@ mod tests {
     fn log_ins_and_log_outs_of_initiators_are_events() {
         let events = Events::new();
         let collector = Collector(events.clone()).with_filter(only());
-        let session = |tsih, initiator: &str, target: Option<&str>| SessionInfo {
+        let session = |tsih, initiator: &str| SessionClient {
             tsih,
             initiator: initiator.into(),
-            initiator_alias: None,
-            isid: [0; 6],
-            target: target.map(str::to_owned),
-            portal_group: 1,
-            user: None,
-            nexus: std::sync::Weak::new(),
-            age: Duration::ZERO,
-            in_flight: 0,
-            keys: Vec::new(),
-            connections: Vec::new(),
+            target: "iqn.t:db".into(),
+            peers: vec![SocketAddr::from(([10, 0, 0, 1], 49_000)), SocketAddr::from(([10, 0, 1, 1], 49_001))],
         };
         tracing::subscriber::with_default(tracing_subscriber::registry().with(collector), || {
             let (mut clients, now) = (SeenClients::default(), Instant::now());
-            clients.tell(Vec::new(), now);
-            let discovery = session(1, "iqn.x:a", None);
-            clients.tell(present(&[], &[discovery, session(2, "iqn.x:a", Some("iqn.t:db"))]), now);
+            clients.tell(BTreeMap::new(), now);
+            clients.tell(present(Vec::new(), vec![session(2, "iqn.x:a")]), now);
+            clients.tell(present(Vec::new(), vec![session(2, "iqn.x:a")]), now);
             // Another initiator has the number of the session that has ended.
-            clients.tell(present(&[], &[session(2, "iqn.x:b", Some("iqn.t:db"))]), now);
-            clients.tell(Vec::new(), now);
+            clients.tell(present(Vec::new(), vec![session(2, "iqn.x:b")]), now);
+            clients.tell(BTreeMap::new(), now);
         });
         let told: Vec<(String, String)> =
             events.newest(None, 10).into_iter().rev().map(|event| (event.kind, event.message)).collect();

@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 
 /// Time for which a task is listed after its end.
 const KEPT: Duration = Duration::from_secs(3600);
+/// Time from which on a task of the server itself is listed.
+const LASTS: Duration = Duration::from_secs(3);
 /// Number of tasks that are listed after their end.
 const MAX_KEPT: usize = 256;
 
@@ -41,6 +43,7 @@ struct Seen {
     left: u64,
     /// The task as it was last seen.
     last: Task,
+    is_own: bool,
 }
 
 /// What a part of the server knows of a task. Progress is in bytes.
@@ -51,8 +54,8 @@ pub(crate) struct Known {
     progress: Progress,
     waits: Option<String>,
     can_stop: bool,
-    /// Whether the task is listed after its end.
-    stays: bool,
+    /// Whether the server does it on its own. See [`Known::own`].
+    is_own: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -65,13 +68,13 @@ pub(crate) enum Progress {
 impl Known {
     /// Makes a task that a request can stop. With `waits` it waits for something.
     pub(crate) fn new(kind: &'static str, subject: &str, progress: Progress, waits: Option<String>) -> Known {
-        Known { kind, subject: subject.to_owned(), progress, waits, can_stop: true, stays: true }
+        Known { kind, subject: subject.to_owned(), progress, waits, can_stop: true, is_own: false }
     }
 
-    /// Makes a task of the server itself. No request can stop it, and it is not listed after its
-    /// end.
-    pub(crate) fn own(kind: &'static str, subject: &str) -> Known {
-        Known { can_stop: false, stays: false, ..Known::new(kind, subject, Progress::Unknown, None) }
+    /// Makes a task of the server itself. No request can stop it. It is listed only once it has
+    /// lasted, and not after its end: such work comes again and again, and is mostly short.
+    pub(crate) fn own(kind: &'static str, subject: &str, progress: Progress, waits: Option<String>) -> Known {
+        Known { can_stop: false, is_own: true, ..Known::new(kind, subject, progress, waits) }
     }
 
     fn id(&self) -> String {
@@ -120,18 +123,17 @@ impl SeenTasks {
         let State { going, ends, .. } = &mut *state;
         let mut next = BTreeMap::new();
         let mut tasks: Vec<Task> = Vec::with_capacity(known.len());
-        let mut lasting = Vec::new();
         for known in known {
             let id = known.id();
             let mut seen = going.remove(&id).unwrap_or_else(|| Seen::first(&known));
             seen.look(&known);
-            tasks.push(seen.last.clone());
-            if known.stays {
-                lasting.push((id, seen));
+            if !seen.is_own || seen.at.elapsed() >= LASTS {
+                tasks.push(seen.last.clone());
             }
+            next.insert(id, seen);
         }
-        next.extend(lasting);
-        let gone = std::mem::replace(going, next);
+        let mut gone = std::mem::replace(going, next);
+        gone.retain(|_, seen| !seen.is_own);
         let end = |(id, seen): (String, Seen)| {
             let end = ends.remove(&id).unwrap_or_else(|| how_ended(&seen.last));
             seen.ended(end)
@@ -170,7 +172,7 @@ impl Seen {
             error: None,
             can_stop: known.can_stop,
         };
-        Seen { at: Instant::now(), done, left, last }
+        Seen { at: Instant::now(), done, left, last, is_own: known.is_own }
     }
 
     /// Takes over what is known of the task now.
@@ -242,6 +244,26 @@ mod tests {
     }
 
     #[test]
+    fn work_of_the_server_is_listed_while_it_lasts() {
+        let seen = SeenTasks::default();
+        let look = |left| {
+            let known = Known::own("free", "pool", Progress::Left(left), None);
+            seen.shown(|| vec![known], |_| End::Done, |_| panic!("it has no event"))
+        };
+        assert_eq!(look(100), [], "it may end at once");
+        for seen in seen.0.lock().going.values_mut() {
+            seen.at -= LASTS;
+        }
+        let listed = &look(40)[0];
+        assert_eq!((listed.done, listed.total, listed.can_stop), (60, Some(100), false));
+        assert!(listed.rate.is_some_and(|rate| rate > 10.0), "{:?}", listed.rate);
+        // More work came.
+        assert_eq!((look(120)[0].done, look(120)[0].total), (0, Some(120)));
+        assert_eq!(seen.shown(Vec::new, |_| End::Done, |_| panic!("it has no event")), []);
+        assert_eq!(look(100), [], "it begins again");
+    }
+
+    #[test]
     fn a_task_is_listed_after_its_end() {
         let seen = SeenTasks::default();
         let mut told = Vec::new();
@@ -255,7 +277,7 @@ mod tests {
             known("flatten", 1),
             known("import", 2),
             known("drain", 3),
-            Known::own("dissolve", "pool"),
+            Known::own("dissolve", "pool", Progress::Unknown, None),
         ]);
         seen.ends("import:db", End::Failed("no space".into()));
         seen.ends("drain:db", End::Stopped);

@@ -47,6 +47,8 @@ impl App {
         // A group that can't be read is an error of the next run.
         let members = self.members(&plan).unwrap_or_else(|_| plan.volumes.clone());
         let volumes = names.of(&self.pool, &members);
+        let own_volumes =
+            if plan.groups.is_empty() { volumes.clone() } else { names.of(&self.pool, &plan.volumes) };
         let snapshots = self.snapshots_of(&plan, &volumes);
         let timing = plan.timing().ok().filter(|_| !plan.paused);
         let next = timing.as_ref().map(|t| when::due(run.slot, ran(&plan, &snapshots), t, Timestamp::now()));
@@ -56,6 +58,7 @@ impl App {
             name: name.to_owned(),
             prefix: plan.prefix,
             volumes,
+            own_volumes,
             groups: plan.groups,
             every: plan.every,
             wall: plan.wall,
@@ -108,7 +111,10 @@ impl App {
         check_name(&new.name)?;
         check_name(prefix)?;
         let wall = settle(new.every, new.wall.as_ref())?;
-        let volumes = self.scheduled_volumes(new)?;
+        let (mut volumes, mut groups) = (Vec::new(), Vec::new());
+        exchange(&new.name, &mut volumes, &[], &self.scheduled_volumes(&new.volumes)?)?;
+        exchange(&new.name, &mut groups, &[], &named(&new.groups))?;
+        self.check_scheduled(&new.name, &volumes, &groups)?;
         let mut names = Names::new(|| self.pool.volumes());
         names.learn(volumes.iter().copied().zip(new.volumes.iter().cloned()));
         self.schedules.update(|plans| {
@@ -129,7 +135,7 @@ impl App {
                 )));
             }
             let since = Timestamp::now();
-            let (prefix, groups, every, keep) = (prefix.clone(), new.groups.clone(), new.every, new.keep);
+            let (prefix, every, keep) = (prefix.clone(), new.every, new.keep);
             let plan = Plan { prefix, volumes, groups, every, wall, keep, paused: false, since };
             plans.insert(new.name.clone(), plan);
             Ok(())
@@ -138,27 +144,42 @@ impl App {
         Ok(self.shown_schedule(&new.name, of, &mut names))
     }
 
-    /// Finds the volumes that a new schedule names, beside those of its groups.
-    fn scheduled_volumes(&self, new: &CreateSchedule) -> Result<Vec<Uuid>> {
-        let mut volumes: Vec<Uuid> = Vec::new();
-        for name in &new.volumes {
-            let id = self.pool.volume(name)?.uuid;
-            if volumes.contains(&id) {
-                return Err(invalid(format!("create schedule {}: {name} is named twice", new.name)));
-            }
-            volumes.push(id);
-        }
+    /// Finds the volumes that a request about a schedule names, beside those of groups.
+    fn scheduled_volumes<'a>(&self, names: &'a [String]) -> Result<Vec<(Uuid, &'a String)>> {
+        names.iter().map(|name| Ok((self.pool.volume(name)?.uuid, name))).collect()
+    }
+
+    /// Checks the number of volumes of a schedule, those of its groups included.
+    fn check_scheduled(&self, name: &str, volumes: &[Uuid], groups: &[String]) -> Result<()> {
         let mut all: BTreeSet<Uuid> = volumes.iter().copied().collect();
-        for group in &new.groups {
+        for group in groups {
             all.extend(self.groups.get(group)?);
         }
         // A group may be empty for now.
-        let is_empty = new.volumes.is_empty() && new.groups.is_empty();
-        if is_empty || all.len() > MAX_VOLUMES || new.groups.len() > MAX_VOLUMES {
-            let text = format!("create schedule {}: it needs 1 to {MAX_VOLUMES} volumes", new.name);
-            return Err(invalid(text));
+        let is_empty = volumes.is_empty() && groups.is_empty();
+        if is_empty || all.len() > MAX_VOLUMES || groups.len() > MAX_VOLUMES {
+            return Err(invalid(format!("schedule {name}: it needs 1 to {MAX_VOLUMES} volumes")));
         }
-        Ok(volumes)
+        Ok(())
+    }
+
+    /// Changes the volumes and groups of a schedule.
+    fn change_members(&self, name: &str, plan: &mut Plan, patch: &PatchSchedule) -> Result<()> {
+        if [&patch.add, &patch.remove, &patch.add_groups, &patch.remove_groups].iter().all(|l| l.is_empty()) {
+            return Ok(());
+        }
+        // Volumes that were deleted for good leave the schedule with its next change.
+        let known = self.known_volumes();
+        plan.volumes.retain(|id| known.contains(id));
+        let (removed, added) = (self.scheduled_volumes(&patch.remove)?, self.scheduled_volumes(&patch.add)?);
+        exchange(name, &mut plan.volumes, &removed, &added)?;
+        exchange(name, &mut plan.groups, &named(&patch.remove_groups), &named(&patch.add_groups))?;
+        self.check_scheduled(name, &plan.volumes, &plan.groups)?;
+        if !patch.add.is_empty() || !patch.add_groups.is_empty() {
+            // Runs before now were not missed for the new volumes.
+            plan.since = Timestamp::now();
+        }
+        Ok(())
     }
 
     /// Changes a schedule.
@@ -179,7 +200,7 @@ impl App {
                 (plan.every, plan.wall) = (every, wall);
             }
             plan.keep = patch.keep.unwrap_or(plan.keep);
-            Ok(())
+            self.change_members(name, plan, patch)
         })?;
         self.schedule(name)
     }
@@ -288,6 +309,35 @@ impl App {
         }
         Ok(())
     }
+}
+
+/// Pairs each group with its name, which is the same.
+fn named(groups: &[String]) -> Vec<(String, &String)> {
+    groups.iter().map(|name| (name.clone(), name)).collect()
+}
+
+/// Removes items from the volumes or groups of a schedule, and adds others at the end. Each item
+/// comes with the name by which a request calls it.
+fn exchange<T: PartialEq + Clone>(
+    schedule: &str,
+    of: &mut Vec<T>,
+    removed: &[(T, &String)],
+    added: &[(T, &String)],
+) -> Result<()> {
+    if let Some((_, name)) = removed.iter().find(|(item, _)| !of.contains(item)) {
+        let text = format!(
+            "remove {name} from schedule {schedule}: the schedule does not name it; see `hindcast schedule show {schedule}`"
+        );
+        return Err(Error::new(ErrorKind::NotFound, text));
+    }
+    of.retain(|item| !removed.iter().any(|(gone, _)| gone == item));
+    for (item, name) in added {
+        if of.contains(item) {
+            return Err(invalid(format!("schedule {schedule}: {name} is named twice")));
+        }
+        of.push(item.clone());
+    }
+    Ok(())
 }
 
 /// Returns a time by the clock on the wall of a zone, with its offset from UTC.

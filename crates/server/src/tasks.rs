@@ -44,8 +44,23 @@ impl App {
         known.extend(self.exports.running().into_iter().map(|(address, done)| {
             Known::new("export", &address, Progress::Done { done, total: None }, None)
         }));
+        known.extend(self.tasks_of_the_server());
+        known
+    }
+
+    /// Returns the work that the server does on its own.
+    fn tasks_of_the_server(&self) -> Vec<Known> {
+        let mut known = Vec::new();
         if self.pool.is_dissolving() {
-            known.push(Known::own("dissolve", "pool"));
+            known.push(Known::own("dissolve", "pool", Progress::Unknown, None));
+        }
+        if let Some(left) = self.pool.freeing() {
+            known.push(Known::own("free", "pool", Progress::Left(left), None));
+        }
+        if let Some(found) = self.pool.recompressing() {
+            let waits = "there is no space for both editions of a part of the history".to_owned();
+            let waits = found.lacks_room.then_some(waits);
+            known.push(Known::own("recompress", "pool", Progress::Left(found.left_bytes), waits));
         }
         known
     }

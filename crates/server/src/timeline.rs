@@ -121,6 +121,11 @@ fn shown(
             .map(|s| api::HistorySpan { from: position(s.from), to: s.to.map(position) })
             .collect(),
         rollbacks: found.rollbacks.iter().copied().map(position).collect(),
+        sizes: found
+            .sizes
+            .iter()
+            .map(|(at, size)| api::TimelineSize { time: time(at.time), size: *size })
+            .collect(),
         snapshots: lane(snapshots, |s| api::TimelineSnapshot {
             lsn: lsns.get(&s.name).copied(),
             time: time(s.created),

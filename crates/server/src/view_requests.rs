@@ -7,7 +7,9 @@ use crate::moments::{self, Past};
 use crate::periodic::Worker;
 use crate::views::{Shows, StoredView, not_found};
 use crate::world;
-use hindcast_api::{CreateView, LONGEST_VIEW_LEASE, PatchView, VIEW_LEASE, View, ViewCommand};
+use hindcast_api::{
+    CreateView, LONGEST_VIEW_LEASE, PatchView, VIEW_LEASE, View, ViewCommand, percent_encoded,
+};
 use hindcast_engine::pool::VolumeInfo;
 use hindcast_engine::{Error, ErrorKind, Result, cdp};
 use jiff::{SignedDuration, Timestamp};
@@ -245,14 +247,9 @@ fn lease(seconds: Option<u64>) -> Result<Timestamp> {
 /// Returns the URI of an export at a listener.
 fn nbd_uri(listener: &str, export: &str) -> String {
     match listener.strip_prefix("unix:") {
-        Some(path) => format!("nbd+unix:///{export}?socket={}", escaped(path)),
+        Some(path) => format!("nbd+unix:///{export}?socket={}", percent_encoded(path, b"/")),
         None => format!("nbd://{listener}/{export}"),
     }
-}
-
-fn escaped(path: &str) -> String {
-    let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'/' | b'.' | b'_' | b'-' | b'~');
-    path.bytes().map(|b| if plain(b) { char::from(b).to_string() } else { format!("%{b:02X}") }).collect()
 }
 
 /// Returns the URL of a target's only LUN at a portal.

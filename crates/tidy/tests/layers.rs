@@ -88,6 +88,7 @@ const SERVER: Layers<'_> = Layers {
         "activity",
         "progress",
         "exports_running",
+        "last_changes",
         "stream_places",
         "log_lines",
         "logging",

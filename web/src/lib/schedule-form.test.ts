@@ -11,22 +11,29 @@ import {
   setCommand,
 } from './schedule-form';
 
-const berlin = { ...NEW_SCHEDULE, tz: 'Europe/Berlin', keep: { ...NEW_SCHEDULE.keep, weekly: '' } };
+const berlin = {
+  ...NEW_SCHEDULE,
+  volumes: ['db'],
+  tz: 'Europe/Berlin',
+  keep: { ...NEW_SCHEDULE.keep, weekly: '' },
+};
 const night: Fields = { ...berlin, every: '1d', at: '02:30' };
 const work: Fields = { ...berlin, every: '15m', on: ['mon', 'fri'], between: '08:00-18:00' };
 
 test('the command has all that the request has', () => {
-  expect(createCommand('hourly', berlin, ['db', 'shop'])).toBe(
-    'hindcast schedule create hourly db shop --every 1h --keep-hourly 24 --keep-daily 7',
+  expect(createCommand('hourly', { ...berlin, groups: ['shop'] })).toBe(
+    'hindcast schedule create hourly shop db --every 1h --keep-hourly 24 --keep-daily 7',
   );
-  expect(createCommand('night', night, ['db'])).toBe(
+  expect(createCommand('night', night)).toBe(
     'hindcast schedule create night db --every 1d --at 02:30 --tz Europe/Berlin --keep-hourly 24 --keep-daily 7',
   );
-  expect(createCommand('work', work, ['db'])).toContain(
+  expect(createCommand('work', work)).toContain(
     '--every 15m --on mon,fri --between 08:00-18:00 --tz Europe/Berlin',
   );
   expect(bodyOf(berlin).wall).toBeUndefined();
   expect(bodyOf(night)).toEqual({
+    volumes: ['db'],
+    groups: [],
     every: 86_400,
     keep: { last: 0, hourly: 24, daily: 7, weekly: 0, monthly: 0 },
     wall: { at: '02:30', on: [], between: null, tz: 'Europe/Berlin' },
@@ -57,10 +64,26 @@ test('a change sends only what changed', () => {
   );
 });
 
+test('volumes and groups come and go', () => {
+  const before = { ...night, volumes: ['db', 'log'], groups: ['shop'] };
+  const after = { ...night, volumes: ['log', 'wal'], groups: [] };
+  expect(changeOf(before, after)).toEqual({ add: ['wal'], remove: ['db'], remove_groups: ['shop'] });
+  expect(setCommand('night', before, after)).toBe(
+    'hindcast schedule set night --add wal --remove shop --remove db',
+  );
+});
+
 test('the fields of a schedule make the same schedule', () => {
   const wall = { at: '02:30', on: ['sun'], between: null, tz: 'UTC' };
-  const schedule = { every: 604_800, wall, keep: { last: 8 } } as Schedule;
-  expect(bodyOf(fieldsOf(schedule))).toMatchObject({ every: 604_800, wall, keep: { last: 8, daily: 0 } });
+  const of = { own_volumes: ['db'], volumes: ['db', 'log'], groups: ['shop'] };
+  const schedule = { ...of, every: 604_800, wall, keep: { last: 8 } } as Schedule;
+  expect(bodyOf(fieldsOf(schedule))).toMatchObject({
+    volumes: ['db'],
+    groups: ['shop'],
+    every: 604_800,
+    wall,
+    keep: { last: 8, daily: 0 },
+  });
 });
 
 // The refused ones are those of the server, in crates/server/src/schedule/plan.rs.
@@ -79,12 +102,14 @@ test.each([
   [{ every: '1d', at: '02:30', tz: 'Europe/Nowhere' }, 'tz'],
   [{ every: '1d', at: '02:30', tz: '' }, 'tz'],
   [{ keep: { ...berlin.keep, last: '-1' } }, 'keep'],
+  [{ volumes: [] }, 'volumes'],
 ] as [Partial<Fields>, string][])('%o is refused', (change, field) => {
   expect(Object.keys(problemsOf({ ...berlin, ...change }))).toEqual([field]);
 });
 
 test.each([
   {},
+  { volumes: [], groups: ['shop'] },
   { every: '25h' },
   { every: '1d', at: '02:30', on: ['mon'] },
   { every: '7d', on: ['sun'], at: '04:00' },

@@ -19,6 +19,8 @@ export interface Fields {
   between: string;
   tz: string;
   keep: Record<keyof Retention, string>;
+  volumes: string[];
+  groups: string[];
 }
 
 export const NEW_SCHEDULE: Fields = {
@@ -28,11 +30,21 @@ export const NEW_SCHEDULE: Fields = {
   between: '',
   tz: ownZone(),
   keep: { last: '', hourly: '24', daily: '7', weekly: '4', monthly: '' },
+  volumes: [],
+  groups: [],
 };
 
 /** The fields of a schedule that there is. */
-export function fieldsOf({ every, wall, keep }: Pick<Schedule, 'every' | 'wall' | 'keep'>): Fields {
+export function fieldsOf({
+  every,
+  wall,
+  keep,
+  own_volumes = [],
+  groups = [],
+}: Pick<Schedule, 'every' | 'wall' | 'keep' | 'own_volumes' | 'groups'>): Fields {
   return {
+    volumes: own_volumes,
+    groups,
     every: secondsArgument(every),
     at: wall?.at ?? '',
     on: wall?.on ?? [],
@@ -64,6 +76,7 @@ export interface Problems {
   between?: string;
   tz?: string;
   keep?: string;
+  volumes?: string;
 }
 
 /** Why the fields can't be sent, by the field. The server checks them again by the same rules. */
@@ -73,7 +86,9 @@ export function problemsOf(fields: Fields): Problems {
     return { every: 'Use an interval from 10s to 31d, such as 15m, 1h or 1d.' };
   const keeps = RULES.every((rule) => /^\d{0,6}$/.test(fields.keep[rule].trim()));
   if (!keeps) return { keep: 'Use whole numbers.' };
-  return wallProblems(fields, every);
+  const problems = wallProblems(fields, every);
+  const isEmpty = fields.volumes.length + fields.groups.length === 0;
+  return isEmpty ? { ...problems, volumes: 'Choose a volume or a group.' } : problems;
 }
 
 function wallProblems(fields: Fields, every: number): Problems {
@@ -100,15 +115,18 @@ function wallProblems(fields: Fields, every: number): Problems {
   return tz === '' ? { tz: 'Use a time zone such as Europe/Berlin or UTC.' } : {};
 }
 
-/** The timing of fields without problems. */
+/** The timing of fields without problems, whatever their volumes are. */
 export function timingOfFields(fields: Fields): Timing | null {
   const every = parseSeconds(fields.every);
-  return every && Object.keys(problemsOf(fields)).length === 0 ? timingOf(every, wallOf(fields)) : null;
+  const { volumes: _, ...others } = problemsOf(fields);
+  return every && Object.keys(others).length === 0 ? timingOf(every, wallOf(fields)) : null;
 }
 
 /** The parts of a request that creates a schedule. */
 export function bodyOf(fields: Fields) {
-  return { every: parseSeconds(fields.every) ?? 0, keep: keepOf(fields), wall: wallOf(fields) ?? undefined };
+  const { volumes, groups } = fields;
+  const every = parseSeconds(fields.every) ?? 0;
+  return { volumes, groups, every, keep: keepOf(fields), wall: wallOf(fields) ?? undefined };
 }
 
 /**
@@ -118,7 +136,18 @@ export function bodyOf(fields: Fields) {
 export function changeOf(before: Fields, after: Fields): PatchSchedule {
   const wall = JSON.stringify(wallOf(before)) !== JSON.stringify(wallOf(after));
   const every = parseSeconds(after.every);
+  const changes = (key: 'volumes' | 'groups') => {
+    const added = after[key].filter((name) => !before[key].includes(name));
+    const removed = before[key].filter((name) => !after[key].includes(name));
+    return [added, removed].map((names) => (names.length > 0 ? names : undefined));
+  };
+  const [add, remove] = changes('volumes');
+  const [add_groups, remove_groups] = changes('groups');
   return {
+    add,
+    remove,
+    add_groups,
+    remove_groups,
     every: every === parseSeconds(before.every) ? undefined : every,
     wall: wall ? (wallOf(after) ?? {}) : undefined,
     keep: JSON.stringify(keepOf(before)) === JSON.stringify(keepOf(after)) ? undefined : keepOf(after),
@@ -144,8 +173,9 @@ function wallWords(fields: Fields): string[] {
   ];
 }
 
-/** The command that creates a schedule of volumes and groups. */
-export function createCommand(name: string, fields: Fields, of: string[]): string {
+/** The command that creates a schedule. */
+export function createCommand(name: string, fields: Fields): string {
+  const of = [...fields.groups, ...fields.volumes];
   const what = of.length > 0 ? of : ['VOLUME'];
   const words = [...everyWords(fields), ...wallWords(fields), ...keepWords(fields, [])];
   return hindcast('schedule', 'create', name || 'NAME', ...what, ...words);
@@ -159,7 +189,11 @@ export function setCommand(name: string, before: Fields, after: Fields): string 
     ...(before.on.length > 0 && after.on.length === 0 ? ['--on', 'all'] : []),
     ...(before.between && !after.between ? ['--between', 'none'] : []),
   ];
+  const each = (option: string, ...lists: (string[] | undefined)[]) =>
+    lists.flatMap((names) => (names ?? []).flatMap((name) => [option, name]));
   const words = [
+    ...each('--add', change.add_groups, change.add),
+    ...each('--remove', change.remove_groups, change.remove),
     ...(change.every ? everyWords(after) : []),
     ...(change.wall ? [...removed, ...wallWords(after)] : []),
     ...(change.keep ? keepWords(after, ['--keep-last', '0']) : []),

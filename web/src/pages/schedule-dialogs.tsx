@@ -59,6 +59,25 @@ interface FieldsProps {
   onChange: (fields: Fields) => void;
 }
 
+/** The volumes and groups. A group's volumes need no choice of their own. */
+function MemberFields({ fields, problems, onChange }: FieldsProps) {
+  const known = useResource<Group[]>('/groups').data ?? [];
+  return (
+    <>
+      {known.length > 0 && (
+        <NameChoice
+          legend="Groups"
+          names={known.map((group) => group.name)}
+          chosen={fields.groups}
+          onChange={(groups) => onChange({ ...fields, groups })}
+        />
+      )}
+      <VolumeChoice chosen={fields.volumes} onChange={(volumes) => onChange({ ...fields, volumes })} />
+      {problems.volumes && <span class="hint">{problems.volumes}</span>}
+    </>
+  );
+}
+
 function TimeFields({ fields, problems, onChange }: FieldsProps) {
   const set = (change: Partial<Fields>) => onChange({ ...fields, ...change });
   return (
@@ -166,12 +185,9 @@ function Preview({ fields }: { fields: Fields }) {
 export function CreateScheduleDialog() {
   const { name, valid, field } = useName('', 64);
   const [fields, setFields] = useState(NEW_SCHEDULE);
-  const [volumes, setVolumes] = useState<string[]>([]);
-  const [groups, setGroups] = useState<string[]>([]);
-  const known = useResource<Group[]>('/groups').data ?? [];
   const problems = problemsOf(fields);
   const submit = async () => {
-    await post('/schedules', { name, volumes, groups, ...bodyOf(fields) });
+    await post('/schedules', { name, ...bodyOf(fields) });
     await reload('/schedules');
     return undefined;
   };
@@ -180,21 +196,13 @@ export function CreateScheduleDialog() {
     <FormDialog
       title="Create a schedule"
       what="Creating the schedule"
-      command={createCommand(name, fields, [...groups, ...volumes])}
+      command={createCommand(name, fields)}
       submit="Create"
-      disabled={!valid || Object.keys(problems).length > 0 || volumes.length + groups.length === 0}
+      disabled={!valid || Object.keys(problems).length > 0}
       onSubmit={submit}
     >
       <TextField label="Name" {...field} />
-      {known.length > 0 && (
-        <NameChoice
-          legend="Groups"
-          names={known.map((group) => group.name)}
-          chosen={groups}
-          onChange={setGroups}
-        />
-      )}
-      <VolumeChoice chosen={volumes} onChange={setVolumes} />
+      <MemberFields {...parts} />
       <TimeFields {...parts} />
       <KeepFields {...parts} />
       <Preview fields={fields} />
@@ -224,11 +232,12 @@ export function ChangeScheduleDialog({ schedule }: { schedule: Schedule }) {
       disabled={!changed || Object.keys(problems).length > 0}
       onSubmit={submit}
     >
+      <MemberFields {...parts} />
       <TimeFields {...parts} />
       <KeepFields {...parts} />
       <p class="soft small">
-        The next run deletes the snapshots of this schedule that the numbers do not keep. To take snapshots of
-        other volumes, change its group, or create another schedule.
+        The next run deletes the snapshots of this schedule that the numbers do not keep. A volume that leaves
+        the schedule keeps its snapshots, and no rule deletes them any more.
       </p>
       <Preview fields={fields} />
     </FormDialog>

@@ -6,7 +6,19 @@ import { useResource } from '../api/resource';
 import type { Volume } from '../api/schema';
 import { may } from '../api/session';
 import { byteRate, bytes, percent, plural } from '../lib/format';
-import { Badge, Button, Card, Empty, Failure, Labels, Meter, PageHead, Skeleton } from '../parts/basics';
+import { parseTime } from '../lib/time';
+import {
+  Badge,
+  Button,
+  Card,
+  Empty,
+  Failure,
+  Labels,
+  Meter,
+  PageHead,
+  Skeleton,
+  Time,
+} from '../parts/basics';
 import { openDialog } from '../parts/dialog';
 import { SearchField } from '../parts/fields';
 import { Spark } from '../parts/spark';
@@ -81,6 +93,12 @@ const COLUMNS: Column<Volume>[] = [
     sort: ({ snapshots }) => snapshots ?? 0,
   },
   { name: 'Clients', number: true, wideOnly: true, cell: clientsOf, sort: clientsOf },
+  {
+    name: 'Changed',
+    class: 'medium-hide',
+    cell: ({ last_change }) => (last_change ? <Time at={last_change} /> : '–'),
+    sort: ({ last_change }) => (last_change ? parseTime(last_change) : 0),
+  },
   { name: 'Activity', class: 'medium-hide', cell: (volume) => <Activity volume={volume} /> },
   { name: 'State', cell: stateOf },
   { name: 'Labels', class: 'medium-hide', cell: ({ labels }) => <Labels of={labels} /> },

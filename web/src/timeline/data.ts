@@ -39,6 +39,8 @@ export interface TimelineData {
   coarse: boolean;
   gaps: Span[];
   rollbacks: Point[];
+  /** Sizes of the volume, oldest first, each from its time on. */
+  sizes: { time: number; size: number }[];
   snapshots: LaneData;
   marks: LaneData;
   anchors: LaneData;
@@ -86,6 +88,7 @@ export function readTimeline(timeline: Timeline): TimelineData {
     coarse: timeline.coarse,
     gaps: gapsOf(timeline.spans),
     rollbacks: timeline.rollbacks.map(pointOf),
+    sizes: (timeline.sizes ?? []).map(({ time, size }) => ({ time: parseTime(time), size })),
     snapshots: laneOf(timeline.snapshots),
     marks: laneOf(timeline.marks),
     anchors: laneOf(timeline.anchors),

@@ -23,7 +23,7 @@ import type { Point } from './data';
 import { toggleSecond } from './keys';
 import { followRest, type Rested } from './rested';
 import type { TimelineState } from './state';
-import { allPoints, changedSince, neighbours } from './sums';
+import { allPoints, changedSince, neighbours, sizeAt } from './sums';
 
 export function Panel({ state, volume }: { state: TimelineState; volume: Volume }) {
   const { rested, dispose } = useMemo(() => followRest(state), [state]);
@@ -87,6 +87,7 @@ interface ChangesProps {
 function Changes({ state, moment, volume, rested }: ChangesProps) {
   const exact = rested?.moment === moment ? rested : null;
   const sum = exact?.sum ?? changedSince(state.whole.value, state.detail.value, moment, now.value);
+  const size = sizeAt(state.whole.value, moment) ?? volume.size;
   return (
     <div class="panel-part">
       <dl class="pairs">
@@ -96,7 +97,9 @@ function Changes({ state, moment, volume, rested }: ChangesProps) {
           <span class="soft">{sum && `in ${plural(Math.round(sum.records), 'write')}`}</span>
         </dd>
         <dt>Size</dt>
-        <dd>{bytes(volume.size)}</dd>
+        <dd>
+          {bytes(size)} {size !== volume.size && <span class="soft">then, now {bytes(volume.size)}</span>}
+        </dd>
         <dt>Position</dt>
         <dd>
           {exact?.lsn ? (

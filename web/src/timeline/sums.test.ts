@@ -1,7 +1,15 @@
 import { describe, expect, test } from 'vitest';
 import type { Timeline } from '../api/schema';
 import { bucketAt, readTimeline } from './data';
-import { allPoints, bytesByRegion, changedSince, countedNeighbour, neighbours, sumBetween } from './sums';
+import {
+  allPoints,
+  bytesByRegion,
+  changedSince,
+  countedNeighbour,
+  neighbours,
+  sizeAt,
+  sumBetween,
+} from './sums';
 
 const EMPTY = { count: 0, items: [] };
 
@@ -20,6 +28,10 @@ function timeline(changes: Partial<Timeline> = {}): Timeline {
     coarse: false,
     spans: [],
     rollbacks: [],
+    sizes: [
+      { time: '1970-01-01T00:00:00Z', size: 100 },
+      { time: '1970-01-01T00:00:05Z', size: 200 },
+    ],
     snapshots: EMPTY,
     marks: EMPTY,
     anchors: EMPTY,
@@ -33,6 +45,17 @@ function timeline(changes: Partial<Timeline> = {}): Timeline {
 
 describe('sums', () => {
   const data = readTimeline(timeline());
+
+  test('a size holds from its moment on', () => {
+    expect([-1, 0, 4999, 5000, 9000].map((moment) => sizeAt(data, moment))).toEqual([
+      null,
+      100,
+      100,
+      200,
+      200,
+    ]);
+    expect(sizeAt(null, 0)).toBeNull();
+  });
 
   test('count a cut bucket by its share', () => {
     expect(sumBetween(data, 1000, 5000)).toEqual({ bytes: 5 + 20 + 15, records: 0.5 + 2 + 1.5 });

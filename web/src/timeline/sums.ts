@@ -39,6 +39,11 @@ export function changedSince(
   return { bytes: inside.bytes + after.bytes, records: inside.records + after.records };
 }
 
+/** The size of the volume at a moment. Null if it is not known. */
+export function sizeAt(data: TimelineData | null, moment: number): number | null {
+  return data?.sizes.findLast(({ time }) => time <= moment)?.size ?? null;
+}
+
 export interface Neighbours {
   before: Point | null;
   after: Point | null;

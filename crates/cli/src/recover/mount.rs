@@ -2,6 +2,7 @@
 
 use super::interrupt::Interrupt;
 use crate::failure::Failure;
+use hindcast_api::percent_encoded;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -16,20 +17,9 @@ const OWN_GROUP: i32 = 0;
 
 /// Returns the NBD URI of an export of a listener, `HOST:PORT` or `unix:PATH`.
 pub(super) fn uri(listener: &str, export: &str) -> String {
-    let escaped = |text: &str, plain: fn(u8) -> bool| {
-        let mut out = String::new();
-        for byte in text.bytes() {
-            match byte {
-                b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => out.push(byte.into()),
-                _ if plain(byte) => out.push(byte.into()),
-                _ => out.push_str(&format!("%{byte:02X}")),
-            }
-        }
-        out
-    };
-    let export = escaped(export, |b| matches!(b, b'@' | b':'));
+    let export = percent_encoded(export, b"@:");
     match listener.strip_prefix("unix:") {
-        Some(path) => format!("nbd+unix:///{export}?socket={}", escaped(path, |b| b == b'/')),
+        Some(path) => format!("nbd+unix:///{export}?socket={}", percent_encoded(path, b"/")),
         None => format!("nbd://{listener}/{export}"),
     }
 }

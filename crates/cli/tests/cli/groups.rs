@@ -95,6 +95,44 @@ fn a_schedule_of_a_group_follows_the_group() {
     server.ok(&["group", "delete", "shop"]);
 }
 
+#[test]
+fn a_schedule_gets_other_volumes_and_groups() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path());
+    for name in ["a", "b", "c", "gone"] {
+        server.ok(&["volume", "create", name, "--size", "1M"]);
+    }
+    server.ok(&["group", "create", "shop", "a", "b"]);
+    server.ok(&["schedule", "create", "daily", "a", "gone", "--every", "1d"]);
+    let before = server.json(&["schedule", "show", "daily"])["since"].clone();
+    let set = |args: &[&str]| server.json(&[&["schedule", "set", "daily"], args].concat());
+    let has = |schedule: &Value| (schedule["own_volumes"].clone(), schedule["volumes"].clone());
+    let changed = set(&["--add", "shop", "--add", "c"]);
+    assert_eq!(changed["groups"], json!(["shop"]));
+    assert_eq!(has(&changed), (json!(["a", "gone", "c"]), json!(["a", "gone", "c", "b"])));
+    assert_ne!(changed["since"], before, "no run of the new volumes was missed");
+    // A volume that is deleted leaves the schedule with its next change.
+    server.ok(&["volume", "delete", "gone", "--now"]);
+    let changed = set(&["--remove", "a", "--every", "2d"]);
+    assert_eq!(has(&changed), (json!(["c"]), json!(["c", "a", "b"])));
+    assert_eq!(changed["every"], 172_800);
+    for (args, code, why) in [
+        (&["--add", "c"][..], 2, "c is named twice"),
+        (&["--add", "a", "--add", "a"], 2, "a is named twice"),
+        (&["--add", "shop"], 2, "shop is named twice"),
+        (&["--add", "nothing"], 3, "nothing"),
+        (&["--remove", "a"], 3, "remove a from schedule daily"),
+        (&["--remove", "c", "--remove", "shop"], 2, "1 to 200 volumes"),
+    ] {
+        let (found, message) = server.fails(&[&["schedule", "set", "daily"], args].concat());
+        assert!(found == code && message.contains(why), "{args:?}: {found}, {message}");
+    }
+    assert_eq!(has(&server.json(&["schedule", "show", "daily"])), has(&changed), "nothing of these was kept");
+    let changed = set(&["--remove", "shop", "--add", "a"]);
+    assert_eq!((has(&changed), &changed["groups"]), ((json!(["c", "a"]), json!(["c", "a"])), &Value::Null));
+    server.ok(&["group", "delete", "shop"]);
+}
+
 /// What "ten seconds ago" means is settled once for all volumes of the group.
 #[test]
 fn a_view_of_a_group_is_of_one_moment() {

@@ -159,6 +159,16 @@ fn an_operator_cannot_delete_snapshots_by_a_schedule_or_a_name() {
     }
     assert_eq!(ask("PATCH", "/schedules/pruned", json!({"every": 10})), 403, "it pushes older ones out");
     assert_eq!(ask("PATCH", "/schedules/kept", json!({"every": 60})), 200);
+    server.ok(&["volume", "create", "mail", "--size", "1M"]);
+    server.ok(&["group", "create", "office", "mail"]);
+    server.ok(&["snapshot", "create", "mail@pruned-old"]);
+    server.ok(&["snapshot", "create", "mail@kept-old"]);
+    for patch in [json!({"add": ["mail"]}), json!({"add_groups": ["office"]})] {
+        assert_eq!(ask("PATCH", "/schedules/pruned", patch.clone()), 403, "it would delete mail@pruned-old");
+        assert_eq!(ask("PATCH", "/schedules/kept", patch), 200);
+    }
+    server.ok(&["volume", "create", "log", "--size", "1M"]);
+    assert_eq!(ask("PATCH", "/schedules/pruned", json!({"add": ["log"], "remove": ["db"]})), 200);
     assert_eq!(ask("PATCH", "/schedules/pruned", json!({"paused": true})), 200);
     let precious = "/volumes/db/snapshots/precious";
     assert_eq!(

@@ -169,3 +169,46 @@ fn regions_show_where_requests_go() {
     assert_eq!(server.fails(&["volume", "stats", "none"]).0, 3);
     assert_eq!(server.json(&["volume", "stats"])[0]["writes"], 4);
 }
+
+/// A history knows its newest write after a restart, too.
+#[test]
+fn a_list_tells_when_volumes_were_last_written_to() {
+    require("qemu-io", "qemu-utils");
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start_with(dir.path(), &["--nbd", "127.0.0.1:0"]);
+    for name in ["idle", "plain", "recorded"] {
+        server.ok(&["volume", "create", name, "--size", "1M"]);
+    }
+    server.ok(&["volume", "set", "recorded", "--cdp", "parity"]);
+    let changes = |server: &Server| {
+        let all = server.json(&["volume", "list"]);
+        let of = |volume: &Value| {
+            volume["last_change"].as_str().map(|text| text.parse::<jiff::Timestamp>().unwrap())
+        };
+        ["idle", "plain", "recorded"]
+            .map(|name| of(all.as_array().unwrap().iter().find(|volume| volume["name"] == name).unwrap()))
+    };
+    assert_eq!(changes(&server), [None; 3]);
+    let before = jiff::Timestamp::now();
+    io(&server, "plain", &["write -P 1 0 4k"]);
+    io(&server, "recorded", &["write -P 1 0 4k"]);
+    settle(&server);
+    let end = Instant::now() + Duration::from_secs(20);
+    let seen = loop {
+        let seen = changes(&server);
+        if seen[1].is_some() && seen[2].is_some() {
+            break seen;
+        }
+        assert!(Instant::now() < end, "{seen:?}");
+        std::thread::sleep(Duration::from_millis(100));
+    };
+    assert!(seen[0].is_none() && seen[1] > Some(before) && seen[2] > Some(before), "{seen:?}");
+    let table = server.ok(&["volume", "list", "-H", "-o", "name,last-change"]);
+    assert!(table.starts_with("idle\t-\nplain\t20"), "{table}");
+    assert!(!server.ok(&["volume", "list"]).contains("LAST-CHANGE"));
+    assert_eq!(server.stop("-TERM"), Some(0));
+    let server = Server::start_with(dir.path(), &["--nbd", "127.0.0.1:0"]);
+    let later = changes(&server);
+    assert_eq!(later[..2], [None, None]);
+    assert!(later[2] > Some(before) && later[2] <= seen[2], "{later:?} {seen:?}");
+}

@@ -74,6 +74,8 @@ pub(crate) struct BackgroundState {
     pub(crate) compacted: BTreeMap<BranchId, u64>,
     /// Time of the monotonic clock from which harder compression may continue.
     pub(crate) compact_from: u64,
+    /// What the harder compression does now.
+    pub(crate) compacting: Compacting,
     /// The last step sorted runs, so other work has its turn.
     pub(crate) sorted: bool,
     /// The volume whose retention was enforced last.
@@ -116,6 +118,7 @@ impl BackgroundState {
             filling: BTreeMap::new(),
             compacted: BTreeMap::new(),
             compact_from: 0,
+            compacting: Compacting::Nothing,
             sorted: false,
             forgot_of: VolumeId(0),
             retired_slots: Retired::default(),
@@ -158,6 +161,16 @@ impl Ahead {
     pub(crate) fn recorded_bytes(&self) -> u64 {
         self.batch.recorded.iter().map(Recorder::bytes).sum()
     }
+}
+
+/// What the harder compression of history does now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Compacting {
+    Nothing,
+    /// It compresses a segment of this many bytes.
+    Segment(u64),
+    /// There was no room for a second edition of the last segment that it tried.
+    LacksRoom,
 }
 
 /// A branch that is being filled, until it needs its base no more.

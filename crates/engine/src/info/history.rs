@@ -146,6 +146,8 @@ pub struct CdpInfo {
     pub anchors: u64,
     /// Length of the history up to now, in nanoseconds.
     pub window: u64,
+    /// Time of the newest write in the log.
+    pub newest: Option<u64>,
     /// Retention by time is not achieved, though the history is old enough: the limit in bytes is
     /// too low.
     pub short: bool,

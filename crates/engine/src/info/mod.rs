@@ -5,6 +5,7 @@ pub(crate) mod feature;
 pub(crate) mod history;
 pub(crate) mod layout;
 pub(crate) mod rebalance;
+pub(crate) mod recompression;
 mod repaired;
 pub(crate) mod timeline;
 

@@ -170,6 +170,9 @@ pub struct Timeline {
     pub spans: Vec<Span>,
     /// The moments at which the volume moved to another branch, because it was rolled back.
     pub rollbacks: Vec<Stamp>,
+    /// Sizes of the volume in bytes, oldest first: each from its moment on. Those that held only
+    /// before or behind the window are left out, and so are all but the last [`MAX_ITEMS`].
+    pub sizes: Vec<(Stamp, u64)>,
     /// Marks.
     pub marks: Lane<Mark>,
     /// Anchors.

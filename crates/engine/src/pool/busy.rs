@@ -2,8 +2,10 @@
 
 use super::Pool;
 use super::flatten::filling;
+use crate::branch::Branch;
 use crate::branch::VolumeState;
 use crate::ids::{BranchId, SnapshotId};
+use crate::info::recompression::RecompressInfo;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -35,5 +37,42 @@ impl Pool {
             })
         };
         deleted.iter().any(is_free)
+    }
+
+    /// Returns the bytes that are left to free of volumes that were deleted for good, and of
+    /// volumes as they were before a rollback: `None` if there is nothing to free. What only
+    /// deleted snapshots need does not count. The history of which a client reads a moment waits,
+    /// and does not count.
+    pub fn freeing(&self) -> Option<u64> {
+        let (orphans, volumes) = {
+            let state = self.destager.state.lock();
+            let orphans: Vec<BranchId> = state.orphan_branches.keys().copied().collect();
+            (orphans, state.deleted_with_history.clone())
+        };
+        let is_free = |branch: &Branch| branch.cdp.oldest_pin().is_none();
+        let histories = volumes.into_iter().flat_map(|volume| self.core.stretches(volume));
+        let histories: Vec<u64> = histories
+            .filter(|stretch| is_free(&stretch.branch))
+            .map(|stretch| stretch.branch.cdp.log.read().held())
+            .collect();
+        let names = self.core.names.read();
+        let data: Vec<u64> = orphans
+            .iter()
+            .filter_map(|id| names.branches.get(id))
+            .filter(|branch| is_free(branch))
+            .map(|branch| {
+                // Versions belong to snapshots.
+                let slots = branch.slots.load(Ordering::Relaxed);
+                slots.saturating_sub(branch.kept.load(Ordering::Relaxed)) << branch.slot_log2
+            })
+            .collect();
+        let is_idle = data.is_empty() && histories.is_empty();
+        (!is_idle).then(|| data.iter().chain(&histories).sum())
+    }
+
+    /// Returns what is left of the recompression of history: `None` if there is nothing to
+    /// compress. The cost grows with the number of segments that wait.
+    pub fn recompressing(&self) -> Option<RecompressInfo> {
+        self.destager.recompression()
     }
 }

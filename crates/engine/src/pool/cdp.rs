@@ -262,6 +262,7 @@ impl Pool {
             segments: 0,
             anchors: 0,
             window: 0,
+            newest: None,
             short: false,
         };
         for stretch in &stretches {
@@ -274,9 +275,13 @@ impl Pool {
                 info.stored += record.bytes();
                 info.kept += record.kept;
                 info.segments += 1;
+                if record.records > 0 {
+                    info.newest = info.newest.max(Some(record.times.1));
+                }
             }
             info.anchors += log.anchors().count() as u64;
         }
+        info.newest = info.newest.map(|time| self.core.clock.wall(time));
         info.window = info.from.map_or(0, |from| self.core.now().saturating_sub(from.time));
         info.from = info.from.map(|from| Stamp { time: self.core.clock.wall(from.time), ..from });
         let wanted = cdp.wanted().map(|s| s.retention).filter(|r| r.bytes.is_some()).and_then(|r| r.time);

@@ -42,6 +42,7 @@ pub use crate::health::{Health, Warning, code};
 pub use crate::info::feature::{FeatureInfo, FeatureState};
 pub use crate::info::layout::{Growth, LayoutInfo, MemberInfo, SpareInfo};
 pub use crate::info::rebalance::RebalanceInfo;
+pub use crate::info::recompression::RecompressInfo;
 pub use crate::info::{
     CatalogScrub, CatalogSource, DamageInfo, DataScrubInfo, FlattenInfo, IndexSize, JournalLoss, Layout,
     LostDevice, Origin, PoolInfo, PoolStats, PreserveStats, Progress, PvInfo, RegionCounts, RelocationInfo,

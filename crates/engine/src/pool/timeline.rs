@@ -10,7 +10,7 @@ use crate::clock::{ClockChange, WallTimes};
 use crate::error::{Result, invalid};
 use crate::ids::{BranchId, Lsn, Stamp};
 use crate::info::history::{Anchor, History, Span};
-use crate::info::timeline::{Lane, MAX_BUCKETS, MAX_REGIONS, Timeline, TimelineQuery, Window};
+use crate::info::timeline::{Lane, MAX_BUCKETS, MAX_ITEMS, MAX_REGIONS, Timeline, TimelineQuery, Window};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -58,6 +58,17 @@ impl Past {
     }
 }
 
+/// Returns the sizes that a volume had in a window, with the times of the wall clock.
+fn sizes(past: &Past, window: &Window) -> Vec<(Stamp, u64)> {
+    let of = |span: &RecordedSpan| span.branch.cdp.log.read().sizes();
+    let all = past.stretches.iter().flat_map(of).map(|(at, size)| (past.on_the_wall(at), size));
+    let mut sizes: Vec<(Stamp, u64)> = all.filter(|(at, _)| at.time < window.end()).collect();
+    sizes.dedup_by_key(|(_, size)| *size);
+    let before = sizes.iter().take_while(|(at, _)| at.time <= window.from).count();
+    sizes.drain(..before.saturating_sub(1).max(sizes.len().saturating_sub(MAX_ITEMS)));
+    sizes
+}
+
 impl Pool {
     /// Returns the timeline of a volume in a window. Nothing is destaged for it: records that wait
     /// for destage count from memory. Only a record that changed how the volume is recorded, or its
@@ -98,6 +109,7 @@ impl Pool {
             begins: past.begins.map(|begins| past.on_the_wall(begins)),
             spans: all.spans.into_iter().filter(reaches).collect(),
             rollbacks: rollbacks.filter(|at| window.bucket(at.time).is_some()).collect(),
+            sizes: sizes(&past, &window),
             marks: Lane::of(all.marks, &window, |mark| mark.time),
             anchors: Lane::of(all.anchors, &window, |anchor| anchor.time),
             flushes: self.flushes_in(&past, &window)?,

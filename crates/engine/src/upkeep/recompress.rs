@@ -8,6 +8,7 @@
 
 use crate::branch::Branch;
 use crate::catalog::SegmentRecord;
+use crate::cdp::log::LogState;
 use crate::cdp::log::codec::{Packer, unpack};
 use crate::cdp::log::record::{ALIGN, HEADER_LEN, SegmentHead};
 use crate::cdp::log::segment::Sealed;
@@ -15,9 +16,11 @@ use crate::cdp::write::append::OpenSegmentWriter;
 use crate::codec::align_up;
 use crate::core::Core;
 use crate::destage::Destager;
-use crate::destage::state::BackgroundState;
+use crate::destage::state::{BackgroundState, Compacting};
 use crate::disk::{Dir, SerialWriter, SyncPurpose};
 use crate::error::{Error, Result};
+use crate::ids::BranchId;
+use crate::info::recompression::RecompressInfo;
 use crate::settings::Compression;
 use crate::shortage::Task;
 use std::sync::Arc;
@@ -60,12 +63,38 @@ impl Destager {
         // smaller.
         let room = old.record.end;
         if !self.core.space.try_reserve_log(room) {
-            self.state.lock().compacted.remove(&branch.id);
+            let state = &mut *self.state.lock();
+            state.compacted.remove(&branch.id);
+            state.compacting = Compacting::LacksRoom;
             return Ok(false);
         }
+        self.state.lock().compacting = Compacting::Segment(room);
         let done = self.compact(&branch, &old, began);
+        self.state.lock().compacting = Compacting::Nothing;
         self.core.space.adjust_log(-(room as i64));
         done
+    }
+
+    /// Returns the history that waits to be compressed harder: `None` if there is none. The history
+    /// of the segment that is being compressed counts.
+    pub(crate) fn recompression(&self) -> Option<RecompressInfo> {
+        if !self.core.options.recompress_history {
+            return None;
+        }
+        let state = self.state.lock();
+        let names = self.core.names.read();
+        let bytes_of = |branch: &Arc<Branch>| {
+            let log = branch.cdp.log.read();
+            let waiting = waiting(&log, &state, branch.id).map(|segment| segment.record.end);
+            waiting.sum::<u64>()
+        };
+        let (at_work, lacks_room) = match state.compacting {
+            Compacting::Segment(bytes) => (bytes, false),
+            Compacting::Nothing => (0, false),
+            Compacting::LacksRoom => (0, true),
+        };
+        let left_bytes = at_work + names.branches.values().map(bytes_of).sum::<u64>();
+        (left_bytes > 0).then_some(RecompressInfo { left_bytes, lacks_room })
     }
 
     fn compact(&self, branch: &Arc<Branch>, old: &Sealed, began: u64) -> Result<bool> {
@@ -115,14 +144,9 @@ impl Destager {
         }
         let names = self.core.names.read();
         names.branches.values().find_map(|branch| {
-            let tried = state.compacted.get(&branch.id);
-            let from = tried.map_or(0, |seq| seq + 1);
-            let log = branch.cdp.log.read();
-            let plain = log.last_settings().is_some_and(|s| s.compression == Compression::None);
-            let mut segments = log.sealed.range(from..).map(|(_, segment)| segment);
-            let found = segments.find(|s| !s.record.compact && s.run().is_none() && !plain)?;
+            let found = waiting(&branch.cdp.log.read(), state, branch.id).next()?.clone();
             state.compacted.insert(branch.id, found.file.head.seq);
-            Some((branch.clone(), found.clone()))
+            Some((branch.clone(), found))
         })
     }
 
@@ -210,6 +234,18 @@ impl Core {
         self.dir.sync(SyncPurpose::Dir).map_err(failed)?;
         Ok(Outcome::Smaller(Box::new(draft)))
     }
+}
+
+/// Returns the segments of a branch that wait to be compressed harder, the oldest first.
+fn waiting<'a>(
+    log: &'a LogState,
+    state: &BackgroundState,
+    branch: BranchId,
+) -> impl Iterator<Item = &'a Arc<Sealed>> {
+    let from = state.compacted.get(&branch).map_or(0, |seq| seq + 1);
+    let plain = log.last_settings().is_some_and(|s| s.compression == Compression::None);
+    let segments = log.sealed.range(from..).map(|(_, segment)| segment);
+    segments.filter(move |s| !plain && !s.record.compact && s.run().is_none())
 }
 
 fn saves_little(before: u64, after: u64) -> bool {

@@ -3,11 +3,11 @@
 use super::error::ApiError;
 use super::pages::{MAX_LIMIT, list_of};
 use hindcast_api::{API_V1, ErrorKind};
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
-use utoipa::openapi::header::Header;
-use utoipa::openapi::path::Parameter;
-use utoipa::openapi::{OpenApi, RefOr, Response};
+use utoipa::openapi::header::{Header, HeaderBuilder};
+use utoipa::openapi::path::{Parameter, ParameterBuilder, ParameterIn};
+use utoipa::openapi::{Object, ObjectBuilder, OpenApi, RefOr, Required, Response, Type};
 
 /// The fields of responses, by the path of their route.
 #[derive(Debug, Clone, Default)]
@@ -18,16 +18,12 @@ fn short(path: &str) -> &str {
     path.strip_prefix(API_V1).unwrap_or(path)
 }
 
-fn json_of(operation: &Value) -> Option<&Value> {
-    operation.pointer("/responses/200/content/application~1json/schema")
-}
-
 impl Described {
     /// Reads the fields in a description of OpenAPI.
     pub(super) fn of(document: &Value) -> Described {
         let routes = document["paths"].as_object().into_iter().flatten();
         let of = |(path, item): (&String, &Value)| {
-            let schema = json_of(item.get("get")?)?;
+            let schema = item.pointer("/get/responses/200/content/application~1json/schema")?;
             let mut fields = BTreeSet::new();
             collect(document, schema.get("items").unwrap_or(schema), &mut fields);
             (!fields.is_empty()).then(|| (short(path).to_owned(), fields))
@@ -68,55 +64,51 @@ fn collect(document: &Value, schema: &Value, fields: &mut BTreeSet<String>) {
     }
 }
 
-fn parameter(place: &str, name: &str, schema: Value, about: &str) -> Value {
-    json!({ "name": name, "in": place, "required": false, "schema": schema, "description": about })
-}
-
 /// Adds to a description what every route of GET can do: `fields` and entity tags, and for lists
 /// `limit` and `after`.
 pub(super) fn completed(mut document: OpenApi) -> OpenApi {
-    let described = serde_json::to_value(&document).unwrap_or_default();
     for (path, item) in &mut document.paths.paths {
         let Some(get) = item.get.as_mut() else { continue };
-        if json_of(&described["paths"][path]["get"]).is_none() {
+        let responses = &mut get.responses.responses;
+        let Some(RefOr::T(response)) = responses.get_mut("200") else { continue };
+        if !response.content.contains_key("application/json") {
             continue;
         }
         let is_list = list_of(short(path)).is_some();
-        let all = parameters(is_list).into_iter().filter_map(|one| serde_json::from_value(one).ok());
-        get.parameters.get_or_insert_default().extend(all.map(RefOr::<Parameter>::T));
-        let responses = &mut get.responses.responses;
-        if let Some(RefOr::T(response)) = responses.get_mut("200") {
-            let headers = serde_json::from_value::<BTreeMap<String, Header>>(headers(is_list));
-            let headers = headers.unwrap_or_default().into_iter();
-            response.headers.extend(headers.map(|(name, header)| (name, RefOr::T(header))));
-        }
+        response.headers.extend(headers(is_list));
+        get.parameters.get_or_insert_default().extend(parameters(is_list).into_iter().map(RefOr::T));
         let unchanged = Response::new("The client has this response already.");
         responses.insert("304".into(), RefOr::T(unchanged));
     }
     document
 }
 
-fn parameters(is_list: bool) -> Vec<Value> {
-    let text = || json!({ "type": "string" });
-    let number = json!({ "type": "integer", "minimum": 1, "maximum": MAX_LIMIT });
+fn parameters(is_list: bool) -> Vec<Parameter> {
+    let parameter = |place: ParameterIn, name: &str, schema: Object, about: &str| {
+        let parameter = ParameterBuilder::new().name(name).parameter_in(place).required(Required::False);
+        parameter.schema(Some(schema)).description(Some(about)).build()
+    };
+    let text = || Object::with_type(Type::String);
     let mut all = vec![
         parameter(
-            "query",
+            ParameterIn::Query,
             "fields",
             text(),
             "Names of fields, separated by commas: the response, or each entry of the list, has only these. Default: all.",
         ),
         parameter(
-            "header",
+            ParameterIn::Header,
             "If-None-Match",
             text(),
             "Entity tags of earlier responses. If the response would be one of these, it is 304 without a body.",
         ),
     ];
     if is_list {
-        all.push(parameter("query", "limit", number, "Maximum number of entries. Default: all. With `limit` or `after`, the list is sorted by its key: the name, the id, or for snapshots the time of creation."));
+        let number = ObjectBuilder::new().schema_type(Type::Integer).minimum(Some(1));
+        let number = number.maximum(Some(MAX_LIMIT)).build();
+        all.push(parameter(ParameterIn::Query, "limit", number, "Maximum number of entries. Default: all. With `limit` or `after`, the list is sorted by its key: the name, the id, or for snapshots the time of creation."));
         all.push(parameter(
-            "query",
+            ParameterIn::Query,
             "after",
             text(),
             "Where the page begins, from the link in the header `Link` of the page before.",
@@ -125,11 +117,14 @@ fn parameters(is_list: bool) -> Vec<Value> {
     all
 }
 
-fn headers(is_list: bool) -> Value {
-    let header = |about: &str| json!({ "schema": { "type": "string" }, "description": about });
-    let mut all = json!({ "ETag": header("Entity tag of this response.") });
+fn headers(is_list: bool) -> Vec<(String, RefOr<Header>)> {
+    let header = |name: &str, about: &str| {
+        let header = HeaderBuilder::from(Header::default()).description(Some(about)).build();
+        (name.to_owned(), RefOr::T(header))
+    };
+    let mut all = vec![header("ETag", "Entity tag of this response.")];
     if is_list {
-        all["Link"] = header("Link to the next page, with `rel=\"next\"`. Absent: this is the last one.");
+        all.push(header("Link", "Link to the next page, with `rel=\"next\"`. Absent: this is the last one."));
     }
     all
 }

@@ -288,12 +288,17 @@ async fn volumes(State(app): Shared, page: Page) -> Result<Entries<Volume>, ApiE
         let (lineage, served) = (Lineage::new(&app.pool), app.iscsi.nbd_rules().all());
         let (snapshots, clients) = (app.pool.snapshot_counts(), app.clients_by_volume());
         let count = |counts: &BTreeMap<String, u64>, v: &VolumeInfo| counts.get(&v.name).copied();
-        let told = |v: &VolumeInfo| Volume {
-            nbd: served(v),
-            snapshots: Some(count(&snapshots, v).unwrap_or(0)),
-            clients: Some(count(&clients, v).unwrap_or(0)),
-            history: app.pool.cdp(&v.name).ok().and_then(|info| convert::window(&info)),
-            ..lineage.volume(v)
+        let told = |v: &VolumeInfo| {
+            let cdp = app.pool.cdp(&v.name).ok();
+            let recorded = cdp.as_ref().and_then(|info| info.newest).map(convert::time);
+            Volume {
+                nbd: served(v),
+                snapshots: Some(count(&snapshots, v).unwrap_or(0)),
+                clients: Some(count(&clients, v).unwrap_or(0)),
+                history: cdp.as_ref().and_then(convert::window),
+                last_change: app.last_changes.of(v.uuid).max(recorded),
+                ..lineage.volume(v)
+            }
         };
         Ok(Entries(found.iter().map(told).collect(), next))
     })

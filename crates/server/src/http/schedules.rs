@@ -4,6 +4,7 @@ use super::caller::Caller;
 use super::error::{ApiError, Json, Path};
 use super::shared::{Shared, blocking};
 use crate::app::App;
+use crate::identity::principal::Principal;
 use axum::extract::State;
 use axum::http::StatusCode;
 use hindcast_api::{CreateSchedule, ErrorBody, PatchSchedule, Retention, Role, Schedule};
@@ -39,15 +40,8 @@ async fn create_schedule(
 ) -> Result<(StatusCode, Json<Schedule>), ApiError> {
     blocking(&app, move |app| {
         let prefix = new.prefix.as_deref().unwrap_or(&new.name);
-        let volumes = new.volumes.iter().map(|name| Ok(app.pool.volume(name)?.uuid));
-        let mut volumes = volumes.collect::<Result<BTreeSet<Uuid>, ApiError>>()?;
-        for group in &new.groups {
-            // Also those in the trash: the schedule goes on with them when they are restored.
-            volumes.extend(app.groups.get(group)?);
-        }
-        let existing = app.pool.snapshot_names_of(&volumes);
-        if new.keep != Retention::default() && existing.iter().any(|name| name.starts_with(prefix)) {
-            caller.require(Role::Admin, &format!("let a schedule delete existing snapshots {prefix}-…"))?;
+        if new.keep != Retention::default() {
+            check_takes_over(app, &caller, prefix, &new.volumes, &new.groups)?;
         }
         let schedule = app.create_schedule(&new)?;
         tracing::info!(
@@ -61,13 +55,34 @@ async fn create_schedule(
     .await
 }
 
+/// Checks that `caller` may let a schedule that deletes have these volumes and groups. An operator
+/// may not, if the schedule would delete snapshots that are there.
+fn check_takes_over(
+    app: &App,
+    caller: &Principal,
+    prefix: &str,
+    volumes: &[String],
+    groups: &[String],
+) -> Result<(), ApiError> {
+    let volumes = volumes.iter().map(|name| Ok(app.pool.volume(name)?.uuid));
+    let mut volumes = volumes.collect::<Result<BTreeSet<Uuid>, ApiError>>()?;
+    for group in groups {
+        // Also those in the trash: the schedule goes on with them when they are restored.
+        volumes.extend(app.groups.get(group)?);
+    }
+    if app.pool.snapshot_names_of(&volumes).iter().any(|name| name.starts_with(prefix)) {
+        caller.require(Role::Admin, &format!("let a schedule delete existing snapshots {prefix}-…"))?;
+    }
+    Ok(())
+}
+
 /// Returns one schedule.
 #[utoipa::path(get, path = "/schedules/{name}", params(("name" = String, Path)), responses((status = OK, body = Schedule), (status = "default", body = ErrorBody)))]
 async fn schedule(State(app): Shared, Path(name): Path<String>) -> Result<Json<Schedule>, ApiError> {
     blocking(&app, move |app| Ok(Json(app.schedule(&name)?))).await
 }
 
-/// Changes, pauses or resumes a schedule.
+/// Changes, pauses or resumes a schedule, adds volumes and groups to it, and removes others.
 #[utoipa::path(patch, path = "/schedules/{name}", params(("name" = String, Path)), request_body = PatchSchedule, responses((status = OK, body = Schedule), (status = "default", body = ErrorBody)))]
 async fn patch_schedule(
     State(app): Shared,
@@ -79,7 +94,11 @@ async fn patch_schedule(
         if patch.keep.is_some() {
             caller.require(Role::Admin, &format!("change which snapshots schedule {name} keeps"))?;
         }
-        let keeps_all = app.schedule(&name)?.keep == Retention::default();
+        let before = app.schedule(&name)?;
+        let keeps_all = before.keep == Retention::default();
+        if !keeps_all {
+            check_takes_over(app, &caller, &before.prefix, &patch.add, &patch.add_groups)?;
+        }
         if (patch.every.is_some() || patch.wall.is_some()) && !keeps_all {
             // More snapshots in the same time push older ones out.
             caller.require(Role::Admin, &format!("change when schedule {name}, which deletes, runs"))?;
@@ -90,6 +109,7 @@ async fn patch_schedule(
             schedule = name,
             paused = schedule.paused,
             every = schedule.every,
+            volumes = schedule.volumes.join(" "),
             "schedule changed"
         );
         Ok(Json(schedule))

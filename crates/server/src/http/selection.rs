@@ -11,7 +11,7 @@ use axum::body::{Body, Bytes};
 use axum::extract::{Query, Request};
 use axum::http::{HeaderMap, HeaderValue, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
-use hindcast_api::ErrorKind;
+use hindcast_api::{ErrorKind, percent_encoded};
 use hyper::body::Body as _;
 use serde_json::Value;
 
@@ -194,19 +194,9 @@ fn decoded(pair: &str) -> Option<String> {
     pairs.into_iter().next().map(|(_, value)| value)
 }
 
-/// Returns a value for a query: all bytes but the unreserved characters of RFC 3986, commas and
-/// colons are percent-encoded.
+/// Returns a value for a query.
 fn encoded(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        match byte {
-            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' | b',' | b':' | b'/' => {
-                out.push(char::from(byte));
-            }
-            _ => out.push_str(&format!("%{byte:02X}")),
-        }
-    }
-    out
+    percent_encoded(text, b",:/")
 }
 
 /// Returns the entity tags in the header If-None-Match.

@@ -10,7 +10,7 @@ use hindcast_engine::ids::Lsn;
 use hindcast_engine::pool::{Pool, TrashInfo, VolumeInfo};
 use hindcast_engine::{Error, ErrorKind, Result};
 use hindcast_target::iscsi::access::{Otherwise, Party};
-use hindcast_target::iscsi::{IscsiConfig, IscsiServer, IscsiStats, SessionInfo};
+use hindcast_target::iscsi::{IscsiConfig, IscsiServer, IscsiStats, SessionClient};
 use parking_lot::Mutex;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -302,9 +302,9 @@ impl IscsiTarget {
         }
     }
 
-    /// Returns all sessions.
-    pub(crate) fn sessions(&self) -> Vec<SessionInfo> {
-        self.server.sessions()
+    /// Returns who has a session with a target.
+    pub(crate) fn clients(&self) -> Vec<SessionClient> {
+        self.server.clients()
     }
 
     /// Ends one session. Returns false if there is none with this handle.

@@ -35,7 +35,8 @@ pub(crate) struct Plan {
     pub(crate) wall: Option<WallClock>,
     pub(crate) keep: Retention,
     pub(crate) paused: bool,
-    /// When the schedule was created or last resumed, or got other times by the clock on the wall.
+    /// When the schedule was created or last resumed, or got more volumes, or other times by the
+    /// clock on the wall.
     /// Runs that were due before are not missed runs.
     pub(crate) since: Timestamp,
 }

@@ -52,5 +52,5 @@ pub use crate::net::{Transport, WorkerPool};
 pub use chap::Secret;
 pub use config::{DigestPolicy, IscsiConfig, Portal};
 pub use server::{IscsiServer, serve_transport};
-pub use stats::{ConnectionInfo, IscsiStats, IscsiTraffic, SessionInfo};
+pub use stats::{ConnectionInfo, IscsiStats, IscsiTraffic, SessionClient, SessionInfo};
 pub use targets::{AuthPolicy, ChapUser, Denied, Grant, Initiator, Proof, TargetEntry, Targets};

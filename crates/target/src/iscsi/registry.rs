@@ -4,7 +4,7 @@
 use super::pdu::{AsyncEvent, async_message};
 use super::record::{Record, Records};
 use super::session::{Key, Member, Session, SessionList};
-use super::stats::{ConnectionInfo, IscsiStats, SessionInfo};
+use super::stats::{ConnectionInfo, IscsiStats, SessionClient, SessionInfo};
 use crate::net::admission::{Limits, Source};
 use crate::net::connections::{ABORT_WAIT, Connections};
 use crate::net::repeated::Repeated;
@@ -266,6 +266,19 @@ impl Registry {
 
     pub(super) fn sessions(&self) -> Vec<SessionInfo> {
         self.all().iter().map(|session| describe(session)).collect()
+    }
+
+    /// Returns who has a session with a target.
+    pub(super) fn clients(&self) -> Vec<SessionClient> {
+        let client = |session: &Arc<Session>| {
+            Some(SessionClient {
+                tsih: session.tsih,
+                initiator: session.key.initiator.clone(),
+                target: session.key.target.clone()?,
+                peers: session.conns().iter().map(|conn| conn.record().peer).collect(),
+            })
+        };
+        self.all().iter().filter_map(client).collect()
     }
 
     pub(super) fn disconnect(&self, target: &str, initiator: Option<&str>, wait: Duration) -> (usize, bool) {

@@ -13,7 +13,7 @@ use super::refusals::Line;
 use super::registry::{NoSession, Registry, SessionLimits};
 use super::serve;
 use super::session::{Key, Session, SessionList};
-use super::stats::{IscsiStats, SessionInfo};
+use super::stats::{IscsiStats, SessionClient, SessionInfo};
 use super::targets::{AuthPolicy, Grant, Initiator, Proof, Targets};
 use crate::net::admission::Limits;
 use crate::net::budget::Budget;
@@ -149,6 +149,11 @@ impl IscsiServer {
     /// Returns the current sessions, including discovery sessions.
     pub fn sessions(&self) -> Vec<SessionInfo> {
         self.context.registry.sessions()
+    }
+
+    /// Returns who has a session with a target.
+    pub fn clients(&self) -> Vec<SessionClient> {
+        self.context.registry.clients()
     }
 
     /// Ends the sessions with a target, and waits up to `wait` until their connections have ended.

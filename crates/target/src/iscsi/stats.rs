@@ -134,3 +134,16 @@ pub struct SessionInfo {
     /// Connections of the session.
     pub connections: Vec<ConnectionInfo>,
 }
+
+/// Who has a session with a target. It costs less than a [`SessionInfo`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SessionClient {
+    /// Target session identifying handle.
+    pub tsih: u16,
+    /// Name of the initiator.
+    pub initiator: String,
+    /// Name of the target.
+    pub target: String,
+    /// Addresses of the initiator, one for each connection.
+    pub peers: Vec<SocketAddr>,
+}

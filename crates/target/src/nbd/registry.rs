@@ -20,6 +20,8 @@ pub(super) struct Record {
     pub(super) id: u64,
     pub(super) peer: String,
     pub(super) socket: Arc<Socket>,
+    /// The user of a client on a Unix socket, as the kernel knew it when the client connected.
+    user: Option<u32>,
     /// The canonical name of the export that the client opened last.
     pub(super) export: Mutex<Option<String>>,
     /// Whether the device that the client opened last refuses writes. False before it is opened.
@@ -81,6 +83,7 @@ impl Registry {
     ) -> Option<Arc<Record>> {
         registry.0.admit((&*peer.clone(), source), |id| Record {
             id,
+            user: if peer == UNIX_PEER { socket.peer_user() } else { None },
             peer,
             socket: Arc::new(socket),
             export: Mutex::default(),
@@ -123,7 +126,7 @@ impl Registry {
             read_only: r.read_only.load(Ordering::SeqCst),
             tls: r.tls.load(Ordering::Relaxed),
             common_name: r.client.lock().common_names.first().cloned(),
-            user: if r.peer == UNIX_PEER { r.socket.peer_user() } else { None },
+            user: r.user,
             age: r.accepted.elapsed(),
             traffic: r.counters.read(),
         };

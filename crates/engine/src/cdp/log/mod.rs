@@ -316,6 +316,17 @@ impl LogState {
         size.unwrap_or(0)
     }
 
+    /// Returns the sizes of the volume in bytes, oldest first: each from its stamp on.
+    pub(crate) fn sizes(&self) -> Vec<(Stamp, u64)> {
+        let size = |(lsn, event): (&Lsn, &Event)| match event {
+            Event::On { size, time, .. } | Event::Resized { size, time, .. } => {
+                Some((Stamp::new(*lsn, *time), *size))
+            }
+            _ => None,
+        };
+        self.turns.iter().filter_map(size).collect()
+    }
+
     /// Returns the LSN before which moments are gone.
     pub(crate) fn floor(&self) -> Lsn {
         self.floor_stamp().map_or(Lsn::ZERO, |floor| floor.lsn)
