@@ -21,29 +21,9 @@ fn on(shape: LayoutShape, members: &[(&str, u64)]) -> Site {
 
 /// Makes a layout the only physical volume of a pool, and writes a volume `v` of 8 MiB there.
 fn move_to(site: Site, spec: &LayoutSpec) -> Site {
-    site.pool.add_layout(spec).unwrap();
-    let plain = site.pool.pvs()[0].path.clone();
-    site.pool.drain_pv(&plain, true).unwrap();
-    site.idle();
-    site.pool.remove_pv(&plain).unwrap();
-    let site = site.having("v", 8 * MIB, 64 * KIB);
-    fill(&site, 1);
+    let site = site.moved_to(spec).having("v", 8 * MIB, 64 * KIB);
+    site.fill(1);
     site
-}
-
-fn fill(site: &Site, first: u8) {
-    let volume = site.open("v");
-    for n in 0..8 {
-        write(&volume, n * MIB, first + n as u8, MIB);
-    }
-    site.idle();
-}
-
-fn assert_filled(site: &Site, first: u8) {
-    let volume = site.open("v");
-    for n in 0..8 {
-        assert_bytes(&volume, n * MIB, first + n as u8, MIB);
-    }
 }
 
 fn by(disks: &[(&str, u64)]) -> GrowSpec {
@@ -64,7 +44,7 @@ fn assert_outlives_each(mut site: Site, first: u8) -> Site {
     for member in layout(&site).members {
         let path = member.path.clone();
         site = site.reopen_after(|dir| dir.remove(&path).unwrap());
-        assert_filled(&site, first);
+        site.assert_filled(first);
         let new = PvSpec { path, size: Some(member.size + MIB), force: false };
         site.pool.rebuild_member(&new.path, Some(&new), None).unwrap();
         site.idle();
@@ -89,10 +69,10 @@ fn one_more_disk_beside_full_ones_is_used() {
             site.pool.maintain().unwrap();
         }
         let site = site.reopen();
-        assert_filled(&site, 1);
-        fill(&site, 11);
+        site.assert_filled(1);
+        site.fill(11);
         assert_eq!((layout(&site).growth, size(&site)), (None, after * MIB), "{shape:?}");
-        assert_filled(&site, 11);
+        site.assert_filled(11);
         let site = site.reopen();
         assert_eq!(size(&site), after * MIB);
         // The new space is used.
@@ -119,7 +99,7 @@ fn a_layout_grows_when_its_disks_do() {
     site.pool.grow("m", &GrowSpec::default()).unwrap();
     site.idle();
     assert_eq!(size(&site), 19 * MIB);
-    assert_filled(&site, 1);
+    site.assert_filled(1);
     let site = site.reopen();
     assert_eq!(size(&site), 19 * MIB);
     assert_outlives_each(site, 1);
@@ -165,9 +145,9 @@ fn a_plain_disk_that_was_enlarged_is_used() {
     assert_eq!(size(&site), 6 * MIB);
     let how = GrowSpec { size: Some(17 * MIB), ..GrowSpec::default() };
     assert_eq!(site.pool.grow(&path, &how).unwrap().size, 16 * MIB);
-    fill(&site, 1);
+    site.fill(1);
     let site = site.reopen();
-    assert_filled(&site, 1);
+    site.assert_filled(1);
     assert_eq!(kind(site.pool.grow(&path, &GrowSpec { size: Some(16 * MIB), ..how })), ErrorKind::Invalid);
 }
 
@@ -180,7 +160,7 @@ fn the_others_take_over_and_a_new_disk_brings_the_reserve_back() {
         let site = move_to(Site::new(4).reopen_with(options.clone()), &spec);
         assert!(layout(&site).reserve == 1 && layout(&site).growth.is_none());
         site.pool.put_member_out("b").unwrap();
-        fill(&site, 20);
+        site.fill(20);
         assert_eq!(layout(&site).survives, 0);
         site.clock.advance(61 * 1_000_000_000);
         site.idle();
@@ -188,7 +168,7 @@ fn the_others_take_over_and_a_new_disk_brings_the_reserve_back() {
         assert_eq!((after.survives, after.members[1].content, after.members[1].is_in), (1, 0, false));
         // A second disk is lost now.
         let mut site = site.reopen_after(|dir| dir.remove("c").unwrap());
-        assert_filled(&site, 20);
+        site.assert_filled(20);
         let new = pv("e", mib * MIB);
         site.pool.rebuild_member("c", Some(&new), None).unwrap();
         site.idle();
@@ -202,7 +182,7 @@ fn the_others_take_over_and_a_new_disk_brings_the_reserve_back() {
         site.clock.advance(61 * 1_000_000_000);
         site.idle();
         assert_eq!(layout(&site).survives, 1);
-        assert_filled(&site, 20);
+        site.assert_filled(20);
     }
 }
 
@@ -223,8 +203,8 @@ fn a_pool_that_has_no_space_left_grows() {
     drop(volume);
     site.dir.open("pv-0.img", OpenMode::Existing).unwrap().set_len(10 * MIB).unwrap();
     site.pool.grow("0", &GrowSpec::default()).unwrap();
-    fill(&site, 5);
-    assert_filled(&site.reopen(), 5);
+    site.fill(5);
+    site.reopen().assert_filled(5);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use hindcast_engine::ErrorKind;
 use hindcast_engine::backup::{find, restore};
 use hindcast_engine::disk::{Dir, OpenMode};
 use hindcast_engine::pool::{LayoutShape, LayoutSpec, PoolOptions, PvSpec, code};
-use hindcast_engine::testing::{Act, FaultyDir, KIB, MIB, Op, Site, assert_bytes, flip, kind, pv, write};
+use hindcast_engine::testing::{Act, FaultyDir, KIB, MIB, Op, Site, flip, kind, pv, write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -34,27 +34,7 @@ fn only_on(spec: &LayoutSpec) -> Site {
 }
 
 fn move_to(site: Site, spec: &LayoutSpec) -> Site {
-    site.pool.add_layout(spec).unwrap();
-    let plain = site.pool.pvs()[0].path.clone();
-    site.pool.drain_pv(&plain, true).unwrap();
-    site.idle();
-    site.pool.remove_pv(&plain).unwrap();
-    site.having("v", 8 * MIB, 64 * KIB)
-}
-
-fn fill(site: &Site, first: u8) {
-    let volume = site.open("v");
-    for n in 0..8 {
-        write(&volume, n * MIB, first + n as u8, MIB);
-    }
-    site.idle();
-}
-
-fn assert_filled(site: &Site, first: u8) {
-    let volume = site.open("v");
-    for n in 0..8 {
-        assert_bytes(&volume, n * MIB, first + n as u8, MIB);
-    }
+    site.moved_to(spec).having("v", 8 * MIB, 64 * KIB)
 }
 
 fn states(site: &Site) -> Vec<bool> {
@@ -77,12 +57,12 @@ fn spoil(dir: &dyn Dir, name: &str) {
 fn a_pool_outlives_each_member() {
     for (gone, left) in [("a", "b"), ("b", "a")] {
         let site = mirrored();
-        fill(&site, 1);
+        site.fill(1);
         let site = site.reopen_after(|dir| spoil(&*dir, gone));
-        assert_filled(&site, 1);
+        site.assert_filled(1);
         assert!(has(&site, code::LAYOUT_DEGRADED), "{:?}", site.pool.health());
         assert_eq!(states(&site).iter().filter(|is_in| **is_in).count(), 1);
-        fill(&site, 11);
+        site.fill(11);
         assert_eq!(kind(site.pool.put_member_out(left)), ErrorKind::Conflict);
         assert_eq!(
             kind(site.pool.rebuild_member(gone, None, None)),
@@ -105,16 +85,16 @@ fn a_pool_outlives_each_member() {
         drop(volume);
         site.idle();
         let site = site.reopen_after(|dir| spoil(&*dir, left));
-        assert_filled(&site, 11);
+        site.assert_filled(11);
     }
 }
 
 #[test]
 fn a_rebuild_goes_on_after_a_kill() {
     let site = mirrored();
-    fill(&site, 1);
+    site.fill(1);
     site.pool.put_member_out("a").unwrap();
-    fill(&site, 21);
+    site.fill(21);
     site.pool.rebuild_member("a", None, None).unwrap();
     (0..2).for_each(|_| drop(site.pool.maintain()));
     assert_eq!(states(&site), [false, true]);
@@ -123,13 +103,13 @@ fn a_rebuild_goes_on_after_a_kill() {
     site.idle();
     assert_eq!(states(&site), [true, true]);
     let site = site.reopen_after(|dir| spoil(&*dir, "b"));
-    assert_filled(&site, 21);
+    site.assert_filled(21);
 }
 
 #[test]
 fn a_member_is_replaced_without_being_out() {
     let site = mirrored();
-    fill(&site, 1);
+    site.fill(1);
     let small = PvSpec { size: Some(20 * MIB), ..pv("c", 0) };
     assert_eq!(kind(site.pool.rebuild_member("a", Some(&small), None)), ErrorKind::Invalid);
     let info = site.pool.rebuild_member("a", Some(&pv("d", 40 * MIB)), None).unwrap();
@@ -143,14 +123,14 @@ fn a_member_is_replaced_without_being_out() {
         spoil(&*dir, "a");
         spoil(&*dir, "b");
     });
-    assert_filled(&site, 1);
+    site.assert_filled(1);
 }
 
 #[test]
 fn a_wrong_copy_is_never_read_and_is_mended() {
     for by_scrub in [false, true] {
         let site = mirrored();
-        fill(&site, 1);
+        site.fill(1);
         // One byte in each piece of one member: no unit of it is right.
         let len = site.dir.open("a", OpenMode::ReadOnly).unwrap().len().unwrap();
         for at in (CONTENT + MIB..len).step_by(4 * KIB as usize) {
@@ -164,14 +144,14 @@ fn a_wrong_copy_is_never_read_and_is_mended() {
             assert!(site.pool.data_scrub().repaired >= 8 * MIB, "{:?}", site.pool.data_scrub());
             assert_eq!(site.pool.data_scrub().damaged, 0);
         }
-        assert_filled(&site, 1);
+        site.assert_filled(1);
         if !by_scrub {
             assert!(site.pool.stats().repaired.copies > 0, "half of it is read from the wrong member first");
         }
         assert!(!has(&site, code::DATA_DAMAGED));
         if by_scrub {
             let site = site.reopen_after(|dir| spoil(&*dir, "b"));
-            assert_filled(&site, 1);
+            site.assert_filled(1);
         }
     }
 }
@@ -179,7 +159,7 @@ fn a_wrong_copy_is_never_read_and_is_mended() {
 #[test]
 fn a_backup_of_the_metadata_is_found_on_each_member() {
     let site = mirrored();
-    fill(&site, 1);
+    site.fill(1);
     site.pool.close().unwrap();
     let info = site.pool.backup_metadata(&*site.dir, 2).unwrap();
     assert_eq!(info.pvs, 1);
@@ -216,11 +196,11 @@ fn mirrors_are_made_of_what_fits() {
 fn a_raid5_outlives_each_member() {
     for gone in ["a", "b", "c"] {
         let site = with_parity();
-        fill(&site, 1);
+        site.fill(1);
         let site = site.reopen_after(|dir| spoil(&*dir, gone));
-        assert_filled(&site, 1);
+        site.assert_filled(1);
         assert!(has(&site, code::LAYOUT_DEGRADED), "{:?}", site.pool.health());
-        fill(&site, 11);
+        site.fill(11);
         let volume = site.open("v");
         write(&volume, 5 * 64 * KIB, 77, 8 * KIB);
         drop(volume);
@@ -235,7 +215,7 @@ fn a_raid5_outlives_each_member() {
         site.idle();
         let next = if gone == "a" { "c" } else { "a" };
         let site = site.reopen_after(|dir| spoil(&*dir, next));
-        assert_filled(&site, 11);
+        site.assert_filled(11);
     }
 }
 
@@ -243,7 +223,7 @@ fn a_raid5_outlives_each_member() {
 fn rot_in_one_member_of_a_raid5_is_mended() {
     for (member, by_scrub) in [("a", false), ("b", true), ("c", true)] {
         let site = with_parity();
-        fill(&site, 1);
+        site.fill(1);
         let len = site.dir.open(member, OpenMode::ReadOnly).unwrap().len().unwrap();
         for at in (CONTENT + MIB..len).step_by(4 * KIB as usize) {
             flip(&site.dir, member, at, 1);
@@ -256,13 +236,13 @@ fn rot_in_one_member_of_a_raid5_is_mended() {
             }
             assert_eq!(site.pool.data_scrub().damaged, 0);
         }
-        assert_filled(&site, 1);
+        site.assert_filled(1);
         assert!(site.pool.stats().repaired.copies > 0);
         assert!(!has(&site, code::DATA_DAMAGED));
         if by_scrub {
             // Parities are right again, too.
             let site = site.reopen_after(|dir| spoil(&*dir, if member == "b" { "a" } else { "b" }));
-            assert_filled(&site, 1);
+            site.assert_filled(1);
         }
     }
 }
@@ -289,7 +269,7 @@ fn a_spare_takes_the_place_of_a_member_that_is_out() {
         let spare = site.pool.add_spare(&pv("fit", member * MIB)).unwrap();
         assert_eq!((spare.size, &spare.problem[..]), ((member - 1) * MIB, ""));
         assert_eq!(kind(site.pool.add_spare(&pv("fit", member * MIB))), ErrorKind::Conflict);
-        fill(&site, 1);
+        site.fill(1);
         site.pool.put_member_out("a").unwrap();
         let health = format!("{:?}", site.pool.health());
         assert!(health.contains("a spare disk takes its place soon"), "{health}");
@@ -298,13 +278,13 @@ fn a_spare_takes_the_place_of_a_member_that_is_out() {
         site.idle();
         assert!(!states(&site)[0], "it steps in after ten minutes");
         site.clock.advance(2 * SECOND);
-        fill(&site, 31);
+        site.fill(31);
         assert_eq!((&members_of(&site)[0][..], states(&site).contains(&false)), ("fit", false));
         let left: Vec<String> = site.pool.spares().into_iter().map(|spare| spare.path).collect();
         assert_eq!(left, ["small", "large"]);
         // What it has is right, also after another member is gone.
         let site = site.reopen_after(|dir| spoil(&*dir, first));
-        assert_filled(&site, 31);
+        site.assert_filled(31);
         assert_eq!(site.pool.spares().len(), 2);
     }
 }
@@ -363,7 +343,7 @@ fn a_spare_that_is_used_is_none_any_more_whatever_becomes_of_the_list() {
 #[test]
 fn a_rebuild_keeps_its_rate() {
     let site = mirrored();
-    fill(&site, 1);
+    site.fill(1);
     site.pool.put_member_out("a").unwrap();
     site.pool.rebuild_member("a", None, Some(MIB)).unwrap();
     site.idle();
@@ -386,7 +366,7 @@ fn a_backup_brings_back_what_the_data_directory_had_of_a_layout() {
         (with_parity, &["parity-m"]),
     ] {
         let site = make();
-        fill(&site, 1);
+        site.fill(1);
         site.pool.close().unwrap();
         let backup = site.pool.backup_metadata(&*site.seen, 3).unwrap();
         assert!(backup.closed);
@@ -400,10 +380,10 @@ fn a_backup_brings_back_what_the_data_directory_had_of_a_layout() {
             assert_eq!(restored.layouts, ["m"]);
             assert!(restore(&*dir, &found).unwrap().layouts.is_empty(), "once is enough");
         });
-        assert_filled(&site, 1);
+        site.assert_filled(1);
         assert!(!states(&site).contains(&false));
-        fill(&site, 51);
+        site.fill(51);
         site.pool.put_member_out("b").unwrap();
-        assert_filled(&site, 51);
+        site.assert_filled(51);
     }
 }

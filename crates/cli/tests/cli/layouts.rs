@@ -11,14 +11,30 @@ fn states(server: &Server) -> Vec<(String, String)> {
     members.iter().map(|member| (text(member, "path"), text(member, "state"))).collect()
 }
 
-fn wait_until_whole(server: &Server) {
+/// The layout at a path, and the size of its physical volume.
+fn layout_at(server: &Server, path: &str) -> (Value, u64) {
+    let all = server.json(&["pool", "layouts"]);
+    let pv = all.as_array().unwrap().iter().find(|pv| pv["path"] == path).unwrap();
+    (pv["layout"].clone(), pv["size"].as_u64().unwrap())
+}
+
+/// Waits until a layout is as wanted.
+fn wait_for_layout(server: &Server, path: &str, wanted: impl Fn(&Value) -> bool) {
     let until = Instant::now() + Duration::from_secs(30);
-    while states(server).iter().any(|(_, state)| state != "in")
-        || !server.json(&["pool", "layouts"])[0]["layout"]["members"][0]["onto"].is_null()
-    {
-        assert!(Instant::now() < until, "{:?}", states(server));
+    loop {
+        let (layout, _) = layout_at(server, path);
+        if wanted(&layout) {
+            return;
+        }
+        assert!(Instant::now() < until, "{layout}");
         std::thread::sleep(Duration::from_millis(50));
     }
+}
+
+fn wait_until_whole(server: &Server) {
+    let path = server.json(&["pool", "layouts"])[0]["path"].as_str().unwrap().to_owned();
+    let whole = |member: &Value| member["state"] == "in" && member["onto"].is_null();
+    wait_for_layout(server, &path, |layout| layout["members"].as_array().unwrap().iter().all(whole));
 }
 
 fn degraded(server: &Server) -> bool {
@@ -170,17 +186,10 @@ fn a_mirror_grows() {
     server.ok(&["pool", "add", "--layout", "mirror", "--name", "m1", "a.img", "b.img", "--size", "65M"]);
     let told = server.ok(&["pool", "grow", "m1", "c.img", "--size", "65M"]);
     assert!(told.starts_with("mirror:m1: ") && told.contains("have moved; see `hindcast tasks`"), "{told}");
-    let until = Instant::now() + Duration::from_secs(30);
-    let of_layout = || {
-        let all = server.json(&["pool", "layouts"]);
-        all.as_array().unwrap().iter().find(|pv| pv["path"] == "mirror:m1").unwrap().clone()
-    };
-    while !of_layout()["layout"]["growth"].is_null() {
-        assert!(Instant::now() < until, "{}", of_layout());
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    wait_for_layout(&server, "mirror:m1", |layout| layout["growth"].is_null());
     // A half of the disk, without the label.
-    assert!(of_layout()["size"].as_u64().unwrap() > 90 << 20, "{}", of_layout());
+    let (_, size) = layout_at(&server, "mirror:m1");
+    assert!(size > 90 << 20, "{size}");
     let tasks = server.json(&["tasks"]);
     let grown = |task: &Value| task["kind"] == "grow" && task["subject"] == "mirror:m1";
     assert!(tasks.as_array().unwrap().iter().any(grown), "{tasks}");
@@ -242,15 +251,9 @@ fn the_others_take_over() {
         "40M",
     ]);
     server.ok(&["pool", "offline", "b"]);
-    let until = Instant::now() + Duration::from_secs(30);
-    let layout = || {
-        let all = server.json(&["pool", "layouts"]);
-        all.as_array().unwrap().iter().find(|pv| pv["path"] == "raid5:r1").unwrap()["layout"].clone()
-    };
-    while layout()["survives"] != 1 || layout()["members"][1]["content"] != 0 {
-        assert!(Instant::now() < until, "{}", layout());
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    wait_for_layout(&server, "raid5:r1", |layout| {
+        layout["survives"] == 1 && layout["members"][1]["content"] == 0
+    });
     let table = server.ok(&["pool", "layouts"]);
     assert!(table.contains("the others have taken over"), "{table}");
     assert!(server.json(&["status"]).to_string().contains("the others have taken over"));
@@ -261,9 +264,7 @@ fn the_others_take_over() {
         "{tasks}"
     );
     server.ok(&["pool", "replace", "b", "e", "--size", "40M"]);
-    while layout()["members"][1]["path"] != "e" {
-        assert!(Instant::now() < until, "{}", layout());
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    assert!(!degraded(&server) && layout()["reserve"] == 1, "{}", layout());
+    wait_for_layout(&server, "raid5:r1", |layout| layout["members"][1]["path"] == "e");
+    let (layout, _) = layout_at(&server, "raid5:r1");
+    assert!(!degraded(&server) && layout["reserve"] == 1, "{layout}");
 }

@@ -14,7 +14,7 @@ use crate::error::{ErrorKind, Result};
 use crate::ids::Lsn;
 use crate::info::SnapshotInfo;
 use crate::info::history::Moment;
-use crate::pool::{Pool, Progress};
+use crate::pool::{LayoutSpec, Pool, Progress};
 use crate::settings::{NewVolume, Placement, PoolConfig, PoolOptions, PvSpec};
 use crate::volume::Volume;
 use crate::world::{ManualClock, SplitMix, World};
@@ -156,6 +156,33 @@ impl Site {
     pub fn having(self, name: &str, size: u64, chunk_size: u64) -> Site {
         drop(self.volume(name, size, chunk_size));
         self
+    }
+
+    /// Makes a layout the only physical volume of a pool with one other.
+    pub fn moved_to(self, spec: &LayoutSpec) -> Site {
+        self.pool.add_layout(spec).unwrap();
+        let plain = self.pool.pvs()[0].path.clone();
+        self.pool.drain_pv(&plain, true).unwrap();
+        self.idle();
+        self.pool.remove_pv(&plain).unwrap();
+        self
+    }
+
+    /// Writes the first 8 MiB of the volume `v`: MiB `n` has the byte `first + n` everywhere.
+    pub fn fill(&self, first: u8) {
+        let volume = self.open("v");
+        for n in 0..8 {
+            write(&volume, n * MIB, first + n as u8, MIB);
+        }
+        self.idle();
+    }
+
+    /// Checks that the volume `v` has what [`Site::fill`] writes.
+    pub fn assert_filled(&self, first: u8) {
+        let volume = self.open("v");
+        for n in 0..8 {
+            assert_bytes(&volume, n * MIB, first + n as u8, MIB);
+        }
     }
 
     /// Drops the pool, as a kill does. Returns its files.

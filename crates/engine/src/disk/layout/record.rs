@@ -12,7 +12,7 @@
 //! | 44 | width: the number of places of a span (copies of a mirror, columns of a row) |
 //! | 45 | number of members; for each: UUID (16), state (1), bytes (8), path, reason, incoming disk |
 //! | | number of spans (4); for each: start (8), bytes (8), for each place: member (1), byte (8) |
-//! | | version 2 and 3: kind (1; 0 is a mirror, 1 is RAID-5), logarithm to base 2 of a row's unit (1) |
+//! | | version 2 and 3: kind (1; 0 is a mirror, 1 is RAID-5), log2 of a row's unit in bytes (1) |
 //! | | version 3: number of members whose content must have space on the others (1) |
 //!
 //! Mirrors have version 1, and layouts with a reserve have version 3. Texts have their length (2)

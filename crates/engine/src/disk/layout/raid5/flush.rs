@@ -9,6 +9,7 @@ use super::rows::BLOCK;
 use super::{Raid5, add};
 use crate::codec::crc32c;
 use crate::disk::layout::members::{Opened, Role, like};
+use crate::disk::layout::spans::CopyPlace;
 use crate::disk::{Disk, SyncPurpose};
 use crate::error::is_shortage;
 use std::collections::BTreeMap;
@@ -75,6 +76,12 @@ struct Outgoing<'b> {
     content: &'b [u8],
 }
 
+impl<'b> Outgoing<'b> {
+    fn to(place: CopyPlace, role: Role, disk: Arc<Opened>, content: &'b BlockContent) -> Self {
+        Outgoing { member: place.member, role, moves: false, disk, at: place.offset, content: &content[..] }
+    }
+}
+
 impl Raid5 {
     /// Writes everything that is pending, and makes it and all that was written before durable.
     pub(super) fn flush(&self, purpose: SyncPurpose) -> io::Result<()> {
@@ -97,6 +104,7 @@ impl Raid5 {
     }
 
     fn flush_blocks(&self, log: &mut ParityLog, blocks: &BlockMap, purpose: SyncPurpose) -> io::Result<()> {
+        self.write_corrected()?;
         let mut lines: BTreeMap<u64, Vec<(usize, &PendingBlock)>> = BTreeMap::new();
         for (block, pending) in blocks {
             let (line, column) = self.rows.find(*block);
@@ -339,44 +347,24 @@ impl Raid5 {
             let parity = line.parity.iter().map(|content| (self.rows.parity(), content));
             for (column, content) in line.new.iter().copied().chain(parity) {
                 let place = self.place(line.number, column);
-                outgoing.extend(self.members.written(place.member).map(|(role, disk)| Outgoing {
-                    member: place.member,
-                    role,
-                    moves: false,
-                    disk,
-                    at: place.offset,
-                    content: &content[..],
-                }));
-                outgoing.extend(self.target(line.number, column).map(|(to, disk)| Outgoing {
-                    member: to.member,
-                    role: Role::Member,
-                    moves: true,
-                    disk,
-                    at: to.offset,
-                    content: &content[..],
-                }));
+                let written = self.members.written(place.member);
+                outgoing.extend(written.map(|(role, disk)| Outgoing::to(place, role, disk, content)));
+                outgoing.extend(self.to_target(line.number, column, content));
             }
             for (column, content) in &line.carries {
                 let place = self.place(line.number, *column);
-                outgoing.extend(self.target(line.number, *column).map(|(to, disk)| Outgoing {
-                    member: to.member,
-                    role: Role::Member,
-                    moves: true,
-                    disk,
-                    at: to.offset,
-                    content: &content[..],
-                }));
-                outgoing.extend(self.members.incoming(place.member).map(|disk| Outgoing {
-                    member: place.member,
-                    role: Role::Incoming,
-                    moves: false,
-                    disk,
-                    at: place.offset,
-                    content: &content[..],
-                }));
+                let incoming = self.members.incoming(place.member);
+                outgoing.extend(incoming.map(|disk| Outgoing::to(place, Role::Incoming, disk, content)));
+                outgoing.extend(self.to_target(line.number, *column, content));
             }
         }
         self.write_out(outgoing)
+    }
+
+    /// Returns the write of a block to the place that it moves to.
+    fn to_target<'b>(&self, line: u64, column: usize, content: &'b BlockContent) -> Option<Outgoing<'b>> {
+        let (place, disk) = self.target(line, column)?;
+        Some(Outgoing { moves: true, ..Outgoing::to(place, Role::Member, disk, content) })
     }
 
     /// Writes blocks of whole lines. A member that fails is out.

@@ -70,8 +70,9 @@ pub struct Raid5 {
     lines: RwLock<()>,
     groups: Groups,
     copied: Mutex<Copied>,
-    /// The parities of lines that an opening for reading could not write.
-    corrected: BTreeMap<u64, BlockContent>,
+    /// The parities of lines that an opening for reading has not written. A salvage opens for
+    /// reading, and then writes to an overlay in memory: the first flush writes them there.
+    corrected: RwLock<BTreeMap<u64, BlockContent>>,
     /// Lines in which something is wrong.
     suspects: Mutex<Vec<u64>>,
     /// Tells whether a block may be the content at a byte, once the sums are known.
@@ -133,7 +134,7 @@ impl Raid5 {
             lines: RwLock::new(()),
             groups,
             copied: Mutex::default(),
-            corrected: BTreeMap::new(),
+            corrected: RwLock::default(),
             suspects: Mutex::default(),
             judge: OnceLock::new(),
             broken: OnceLock::new(),
@@ -267,11 +268,11 @@ impl Raid5 {
         Ok(())
     }
 
-    /// Replaces parities that an opening for reading could not write.
+    /// Replaces parities that an opening for reading has not written.
     fn correct(&self, part: &mut [u8], line: u64, within: u64) {
         let from = line * BLOCK as u64 + within;
         let to = from + part.len() as u64;
-        for (line, parity) in self.corrected.range(line..to.div_ceil(BLOCK as u64)) {
+        for (line, parity) in self.corrected.read().range(line..to.div_ceil(BLOCK as u64)) {
             let start = line * BLOCK as u64;
             let (first, last) = (from.max(start), to.min(start + BLOCK as u64));
             let bytes = &parity[(first - start) as usize..(last - start) as usize];

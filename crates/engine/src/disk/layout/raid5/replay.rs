@@ -39,7 +39,7 @@ impl Raid5 {
         if !self.members.writable {
             let parity = self.rows.parity();
             let parities = fixes.into_iter().filter(|(_, column, _)| *column == parity);
-            self.corrected = parities.map(|(line, _, content)| (line, content)).collect();
+            *self.corrected.get_mut() = parities.map(|(line, _, content)| (line, content)).collect();
             return Ok(());
         }
         if !fixes.is_empty() {
@@ -57,6 +57,18 @@ impl Raid5 {
             self.refresh_incoming(line.line)?;
         }
         Ok(())
+    }
+
+    /// Writes the parities that an opening for reading has not written. New parities are computed
+    /// from what is on the disks.
+    pub(super) fn write_corrected(&self) -> io::Result<()> {
+        if self.corrected.read().is_empty() {
+            return Ok(());
+        }
+        let _alone = self.lines.write();
+        let corrected = std::mem::take(&mut *self.corrected.write());
+        let parity = self.rows.parity();
+        corrected.iter().try_for_each(|(line, content)| self.write_block(*line, parity, &content[..]))
     }
 
     /// Reads a block for a comparison. `None`: the member is out, or can't read it.

@@ -6,7 +6,9 @@ use crate::disk::layout::record::{LayoutKind, LayoutRecord};
 use crate::disk::layout::spans::{UNIT, spread};
 use crate::disk::layout::testing::{LayoutInMemory, read};
 use crate::disk::layout::{DiskLayout, LayoutOptions, Raid5, with_layouts};
-use crate::disk::{Dir, Disk, Layer, LayeredDir, LowerDisk, MemDir, OpenMode, Settled, SyncPurpose};
+use crate::disk::{
+    Dir, Disk, Layer, LayeredDir, LowerDisk, MemDir, OpenMode, OverlayDir, Settled, SyncPurpose,
+};
 use parking_lot::Mutex;
 use proptest::prelude::*;
 use std::io::{self, IoSlice};
@@ -504,6 +506,13 @@ proptest! {
         };
         if read_only_first {
             check(&*open_in(&crashed, OpenMode::ReadOnly), "for reading")?;
+            // A salvage opens for reading, and then writes to an overlay.
+            let overlay = OverlayDir::new(Arc::new(crashed.clone()));
+            let dir = with_layouts(Arc::new(overlay), LayoutOptions::default());
+            let disk = dir.open_locked("raid5:m", OpenMode::ReadOnly).unwrap();
+            write_all(&*disk, &last, |_, _, _| ());
+            sync(&*disk);
+            check(&*disk, "over an overlay")?;
         }
         let disk = open_in(&crashed, OpenMode::Existing);
         let found = check(&*disk, "opened")?;
