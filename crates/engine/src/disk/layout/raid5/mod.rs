@@ -70,9 +70,9 @@ pub struct Raid5 {
     lines: RwLock<()>,
     groups: Groups,
     copied: Mutex<Copied>,
-    /// The parities of lines that an opening for reading has not written. A salvage opens for
-    /// reading, and then writes to an overlay in memory: the first flush writes them there.
-    corrected: RwLock<BTreeMap<u64, BlockContent>>,
+    /// Blocks that an opening for reading would have to write, by column and line. A salvage opens
+    /// for reading, and then writes to an overlay in memory: the first flush writes them there.
+    corrected: RwLock<BTreeMap<(usize, u64), BlockContent>>,
     /// Lines in which something is wrong.
     suspects: Mutex<Vec<u64>>,
     /// Tells whether a block may be the content at a byte, once the sums are known.
@@ -223,7 +223,10 @@ impl Raid5 {
             let failed = match &disk {
                 None => None,
                 Some(disk) => match read(&*disk.0, part, place.offset + within) {
-                    Ok(()) => continue,
+                    Ok(()) => {
+                        self.correct(part, line, column, within);
+                        continue;
+                    }
                     Err(error) => Some((disk, error)),
                 },
             };
@@ -260,22 +263,24 @@ impl Raid5 {
             let (place, disk) = self.stored(line, number);
             let disk = disk.ok_or_else(no_copy)?;
             read(&*disk.0, &mut other, place.offset + within)?;
-            if number == self.rows.parity() {
-                self.correct(&mut other, line, within);
-            }
+            self.correct(&mut other, line, number, within);
             add(part, &other);
         }
         Ok(())
     }
 
-    /// Replaces parities that an opening for reading has not written.
-    fn correct(&self, part: &mut [u8], line: u64, within: u64) {
+    /// Replaces what was read of a unit where an opening for reading knows better.
+    fn correct(&self, part: &mut [u8], line: u64, column: usize, within: u64) {
+        if self.members.writable {
+            return;
+        }
         let from = line * BLOCK as u64 + within;
         let to = from + part.len() as u64;
-        for (line, parity) in self.corrected.read().range(line..to.div_ceil(BLOCK as u64)) {
+        let lines = (column, line)..(column, to.div_ceil(BLOCK as u64));
+        for ((_, line), content) in self.corrected.read().range(lines) {
             let start = line * BLOCK as u64;
             let (first, last) = (from.max(start), to.min(start + BLOCK as u64));
-            let bytes = &parity[(first - start) as usize..(last - start) as usize];
+            let bytes = &content[(first - start) as usize..(last - start) as usize];
             part[(first - from) as usize..(last - from) as usize].copy_from_slice(bytes);
         }
     }
@@ -299,10 +304,11 @@ impl Raid5 {
             for (line, column, within, range) in self.units(at, buf.len()) {
                 let (place, disk) = self.stored(line, column);
                 let Some(disk) = disk else { return Ok(false) };
-                let read = disk.0.try_read_at(&mut buf[range], place.offset + within);
+                let read = disk.0.try_read_at(&mut buf[range.clone()], place.offset + within);
                 if !read.unwrap_or(false) {
                     return Ok(false);
                 }
+                self.correct(&mut buf[range], line, column, within);
             }
         }
         Ok(true)

@@ -37,9 +37,8 @@ impl Raid5 {
             fixes.extend(self.fix_of(line)?);
         }
         if !self.members.writable {
-            let parity = self.rows.parity();
-            let parities = fixes.into_iter().filter(|(_, column, _)| *column == parity);
-            *self.corrected.get_mut() = parities.map(|(line, _, content)| (line, content)).collect();
+            let fixes = fixes.into_iter().map(|(line, column, content)| ((column, line), content));
+            *self.corrected.get_mut() = fixes.collect();
             return Ok(());
         }
         if !fixes.is_empty() {
@@ -59,16 +58,17 @@ impl Raid5 {
         Ok(())
     }
 
-    /// Writes the parities that an opening for reading has not written. New parities are computed
-    /// from what is on the disks.
+    /// Writes the blocks that an opening for reading has not written. New parities are computed from
+    /// what is on the disks.
     pub(super) fn write_corrected(&self) -> io::Result<()> {
         if self.corrected.read().is_empty() {
             return Ok(());
         }
         let _alone = self.lines.write();
         let corrected = std::mem::take(&mut *self.corrected.write());
-        let parity = self.rows.parity();
-        corrected.iter().try_for_each(|(line, content)| self.write_block(*line, parity, &content[..]))
+        corrected
+            .iter()
+            .try_for_each(|((column, line), content)| self.write_block(*line, *column, &content[..]))
     }
 
     /// Reads a block for a comparison. `None`: the member is out, or can't read it.
@@ -106,8 +106,7 @@ impl Raid5 {
             let mut content = zeros();
             let read = |disk: &dyn crate::disk::Disk, buf: &mut [u8], at| disk.read_at(buf, at);
             let restored = self.restore(&mut content[..], line.line, column, 0, &read);
-            if restored.is_ok() && crc32c(&content[..]) == known && (is_out(column) || self.members.writable)
-            {
+            if restored.is_ok() && crc32c(&content[..]) == known {
                 return Ok((!is_out(column)).then_some((line.line, column, content)));
             }
         }

@@ -184,6 +184,29 @@ fn a_line_is_mended_where_it_is_wrong() {
 }
 
 #[test]
+fn an_opening_for_reading_shows_what_the_log_proves() {
+    for column in 0..2 {
+        let (place, disk, _) = written();
+        // The log knows the sums of the last flush.
+        let last = pattern(2 * BLOCK as u64, 8);
+        let at = [0, 1].map(|column| raid(&*disk).rows.block(0, column) as usize * BLOCK);
+        disk.write_at(&last[..BLOCK], at[0] as u64).unwrap();
+        disk.write_at(&last[BLOCK..], at[1] as u64).unwrap();
+        sync(&*disk);
+        let stored = raid(&*disk).place(0, column);
+        let content = read(&*disk, 0, disk.len().unwrap() as usize);
+        drop(disk);
+        let member = place.memory.open(&stored.member.to_string(), OpenMode::Existing).unwrap();
+        member.write_at(&[0xEE; 9], stored.offset + 100).unwrap();
+        let disk = place.dir.open_locked("raid5:m", OpenMode::ReadOnly).unwrap();
+        assert!(read(&*disk, 0, content.len()) == content, "column {column}");
+        let mut part = [0; 20];
+        disk.read_at(&mut part, at[column] as u64 + 95).unwrap();
+        assert_eq!(part, content[at[column] + 95..][..20]);
+    }
+}
+
+#[test]
 fn a_rotten_block_does_not_become_what_its_parity_says() {
     let (place, disk, content) = written();
     let raid = raid(&*disk);
@@ -504,8 +527,9 @@ proptest! {
             prop_assert_eq!(wrong, None, "{}", text);
             Ok(found)
         };
+        let mut seen = None;
         if read_only_first {
-            check(&*open_in(&crashed, OpenMode::ReadOnly), "for reading")?;
+            seen = Some(check(&*open_in(&crashed, OpenMode::ReadOnly), "for reading")?);
             // A salvage opens for reading, and then writes to an overlay.
             let overlay = OverlayDir::new(Arc::new(crashed.clone()));
             let dir = with_layouts(Arc::new(overlay), LayoutOptions::default());
@@ -516,6 +540,7 @@ proptest! {
         }
         let disk = open_in(&crashed, OpenMode::Existing);
         let found = check(&*disk, "opened")?;
+        prop_assert!(seen.is_none_or(|seen| seen == found), "an opening for reading shows the same");
         sync(&*disk);
         drop(disk);
         // What was found once stays, whatever member goes next.
