@@ -157,6 +157,9 @@ pub struct AddLayout {
     /// The disks: at least as many as copies or columns, and at most 16. They may have different
     /// sizes.
     pub members: Vec<AddPv>,
+    /// Let only volumes use it that are created for it (`on`).
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub dedicated: bool,
 }
 
 /// A change to a member of a mirror or of a RAID-5.

@@ -332,6 +332,13 @@ pub struct Pv {
     pub used: u64,
     /// Whether the pool moves data off the physical volume. New slots are then placed elsewhere.
     pub draining: bool,
+    /// Whether only volumes use it that were created for it.
+    #[serde(default)]
+    pub dedicated: bool,
+    /// Bytes that the volumes of a dedicated physical volume can still use. Absent: it is not
+    /// dedicated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub available: Option<u64>,
     /// Error of a write that failed. Until the server is restarted, the pool reads from the
     /// physical volume and does not write to it. Absent if no write failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -354,6 +361,10 @@ pub struct AddPv {
     /// Overwrite the label of another pool.
     #[serde(default)]
     pub force: bool,
+    /// Let only volumes use it that are created for it (`on`). A disk of a mirror or of a RAID-5 is
+    /// not dedicated, but the whole may be.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub dedicated: bool,
 }
 
 /// Changes to a physical volume.
@@ -394,6 +405,10 @@ pub struct Volume {
     pub auto_delete: bool,
     /// Whether the volume is being imported from a stream. It accepts no other writes meanwhile.
     pub importing: bool,
+    /// Path of the dedicated physical volume that holds the volume. Absent: the volume uses all
+    /// that are not dedicated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on: Option<String>,
     /// Whether NBD serves the volume, its snapshots and its moments.
     #[serde(default = "served")]
     pub nbd: bool,
@@ -520,6 +535,10 @@ pub struct CreateVolume {
     /// Record the volume's history from the start. Absent: CDP is off.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cdp: Option<PatchCdp>,
+    /// Path, number or UUID of the dedicated physical volume that holds the volume, or the name of
+    /// such a mirror or RAID-5. Absent: the volume uses all that are not dedicated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on: Option<String>,
 }
 
 /// Value of `Volume::nbd` for servers that do not report it. Such servers serve every volume over

@@ -190,10 +190,15 @@ fn on_layout(
     let mut server = hindcast.start(VOLUME)?;
     let api = hindcast.api();
     let columns = if kind == LayoutKind::Mirror { 1 } else { disks - 1 } as u64;
-    let member =
-        |n: usize| AddPv { path: format!("disk-{n}"), size: Some(scope.size * 2 / columns), force: false };
+    let member = |n: usize| AddPv {
+        path: format!("disk-{n}"),
+        size: Some(scope.size * 2 / columns),
+        force: false,
+        dedicated: false,
+    };
     let layout = AddLayout {
         reserve: None,
+        dedicated: false,
         name: "bench".to_owned(),
         kind,
         copies: None,
@@ -363,7 +368,7 @@ fn rebuild(pools: &[Pool], scope: &Scope, scratch: &Scratch) -> Result<String> {
 }
 
 fn begin_rebuild(pool: &Pool, scope: &Scope, old: &str, new: &str, rate: Option<u64>) -> Result<()> {
-    let disk = AddPv { path: new.to_owned(), size: Some(scope.size * 2), force: false };
+    let disk = AddPv { path: new.to_owned(), size: Some(scope.size * 2), force: false, dedicated: false };
     let patch = PatchMember { state: MemberTarget::In, onto: Some(disk), rate };
     pool.hindcast.api().patch_member(old, &patch).context("replace a member")?;
     Ok(())

@@ -451,6 +451,7 @@ pub(crate) fn volume(name: &str, size: u64) -> CreateVolume {
         read_only: false,
         method: None,
         cdp: None,
+        on: None,
     }
 }
 

@@ -76,6 +76,9 @@ pub(crate) struct Addition {
     /// when one is out for ten minutes (serve --spare-after) [default: 0]
     #[arg(long, value_name = "DISKS")]
     reserve: Option<u64>,
+    /// Let only volumes use it that are created for it (volume create --on)
+    #[arg(long, conflicts_with = "spare")]
+    dedicated: bool,
     /// Create sparse files of this size [default: the files or devices exist, and their whole
     /// length is used]
     #[arg(long)]
@@ -87,8 +90,9 @@ pub(crate) struct Addition {
 
 impl Addition {
     pub(crate) fn run(self, session: &Session) -> Result<(), Failure> {
-        let Addition { paths, layout, name, spare, copies, columns, unit, reserve, size, force } = self;
-        let add = |path: String| AddPv { path, size: size.map(|size| size.0), force };
+        let Addition { paths, layout, name, spare, copies, columns, unit, reserve, dedicated, size, force } =
+            self;
+        let add = |path: String| AddPv { path, size: size.map(|size| size.0), force, dedicated: false };
         if spare {
             let added = paths.into_iter().map(|path| session.client.add_spare(&add(path)));
             let added = added.collect::<Result<Vec<_>, _>>()?;
@@ -114,11 +118,12 @@ impl Addition {
                     unit,
                     reserve,
                     members,
+                    dedicated,
                 })?
             }
             (None, None) if copies.is_none() && columns.is_none() && unit.is_none() && reserve.is_none() => {
                 match <[String; 1]>::try_from(paths) {
-                    Ok([path]) => session.client.add_pv(&add(path))?,
+                    Ok([path]) => session.client.add_pv(&AddPv { dedicated, ..add(path) })?,
                     Err(paths) => {
                         let text = format!("add {}: add them one by one, or with --layout", paths.join(", "));
                         return Err(invalid(text));
@@ -219,14 +224,14 @@ pub(crate) fn run(command: Members, session: &Session) -> Result<(), Failure> {
         }
         Members::Grow { pv, disks, size, force, rate } => {
             let (of_disks, of_file) = if disks.is_empty() { (None, size) } else { (size, None) };
-            let disk = |path| AddPv { path, size: of_disks.map(|size| size.0), force };
+            let disk = |path| AddPv { path, size: of_disks.map(|size| size.0), force, dedicated: false };
             let disks = disks.into_iter().map(disk).collect();
             let how = GrowPv { disks, size: of_file.map(|size| size.0), rate: rate.map(|rate| rate.0) };
             return session.output.show(&session.client.grow_pv(&pv, &how)?, grown);
         }
         Members::Spares(listing) => return listing.show(session, session.client.spares()?, SPARE_COLUMNS),
         Members::Replace { old, new, size, force, rate } => {
-            let onto = AddPv { path: new, size: size.map(|size| size.0), force };
+            let onto = AddPv { path: new, size: size.map(|size| size.0), force, dedicated: false };
             change(&old, MemberTarget::In, Some(onto), rate)?
         }
         Members::Online { member, rate } => change(&member, MemberTarget::In, None, rate)?,

@@ -386,11 +386,12 @@ fn table(pool: &Pool, here: &Here) -> String {
 
 /// Returns whether a physical volume accepts new data.
 fn state(pv: &Pv) -> &'static str {
-    match (&pv.failure, pv.draining) {
-        (Some(_), true) => "failed, draining",
-        (Some(_), false) => "failed",
-        (None, true) => "draining",
-        (None, false) => "in use",
+    match (&pv.failure, pv.draining, pv.dedicated) {
+        (Some(_), true, _) => "failed, draining",
+        (Some(_), false, _) => "failed",
+        (None, true, _) => "draining",
+        (None, false, true) => "dedicated",
+        (None, false, false) => "in use",
     }
 }
 

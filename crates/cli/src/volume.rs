@@ -161,6 +161,10 @@ pub(crate) struct Create {
     /// How the volume preserves data that snapshots need [default: row]
     #[arg(long)]
     method: Option<Method>,
+    /// Dedicated physical volume that holds the volume: its path, or the name of a mirror or RAID-5
+    /// (pool add --dedicated) [default: all physical volumes that are not dedicated]
+    #[arg(long, value_name = "PV", visible_alias = "layout")]
+    on: Option<String>,
     #[command(flatten)]
     keep: Keep,
 }
@@ -288,6 +292,7 @@ impl Create {
             read_only: self.read_only,
             method: self.method,
             cdp: self.keep.begin()?,
+            on: self.on,
         };
         let created = session.client.create_volume(&new)?;
         session.output.show(&created, |v| format!("created {}, {}", v.name, Size(v.size)))
@@ -400,6 +405,7 @@ const COLUMNS: &[Column<Volume>] = &[
     Column { name: "chunk", usual: false, cell: |v| Cell::Size(Some(v.chunk_size)) },
     Column { name: "block", usual: false, cell: |v| Cell::number(v.block_size.into()) },
     Column { name: "method", usual: false, cell: |v| Cell::text(v.method.name()) },
+    Column { name: "on", usual: false, cell: |v| Cell::text(v.on.as_deref().unwrap_or("-")) },
     Column { name: "nbd", usual: false, cell: |v| Cell::text(if v.nbd { "yes" } else { "no" }) },
     Column { name: "labels", usual: false, cell: |v| Cell::text(labels_of(v)) },
     Column { name: "reads", usual: false, cell: |v| Cell::number(v.stats.reads) },
@@ -432,6 +438,7 @@ fn details(v: &Volume, session: &Session) -> String {
         ("block size", v.block_size.to_string()),
         ("access", access(v).into()),
         ("nbd", if v.nbd { "yes" } else { "no" }.into()),
+        ("on", v.on.clone().unwrap_or_else(|| "all that are not dedicated".into())),
         ("method", v.method.name().into()),
         ("order", v.order.name().into()),
         (

@@ -3,6 +3,7 @@
 //! Higher layers add methods that work on several parts. Nothing here runs by itself:
 //! [`crate::destage`] and [`crate::upkeep`] do the work.
 
+use crate::area::Area;
 use crate::branch::namespace::Namespace;
 use crate::catalog::progress::{DataScrub, Scrub};
 use crate::catalog::{Catalog, LineRecord};
@@ -215,15 +216,12 @@ impl Core {
     /// destager takes them back when something else needs space. Every decision on whether space
     /// is low uses these numbers.
     pub(crate) fn totals(&self) -> Totals {
-        let totals = self.space.totals();
-        // A writer may have taken slots between the two calls.
-        let lent = self.lent.bytes().min(totals.used);
-        Totals {
-            used: totals.used - lent,
-            available: totals.available + lent,
-            own: totals.own + lent,
-            ..totals
-        }
+        self.space.totals().with_lent(self.lent.bytes())
+    }
+
+    /// Returns the space of an area, in the same way.
+    pub(crate) fn totals_of(&self, area: Area) -> Totals {
+        self.space.totals_of(area).with_lent(self.lent.bytes_of(area))
     }
 
     /// Returns the earliest pool time that the next record can have.

@@ -63,6 +63,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod area;
 pub mod backup;
 mod branch;
 mod catalog;

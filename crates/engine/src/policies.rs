@@ -47,7 +47,7 @@ impl Core {
 impl Destager {
     /// Deletes one snapshot, if a volume's policy requires it: see [`Destager::delete_by_policy`].
     pub(crate) fn enforce_snapshot_policies(&self) -> Result<bool> {
-        self.delete_by_policy(false)
+        self.delete_by_policy(None)
     }
 }
 
@@ -86,6 +86,7 @@ impl Destager {
                 size,
                 undo_id: SnapshotId(names.next_id),
                 undo,
+                area: state.line.branch.area,
             };
             let anchor = names.anchor_after(&renewal, &*self.core.world.rng);
             // The snapshot below keeps the space of what is overwritten.

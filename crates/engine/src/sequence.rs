@@ -80,13 +80,13 @@ impl Destager {
                 }
             }
             if let Some(branch) = &slot_of
-                && !self.core.space.try_reserve(branch.slot_log2, 1)
+                && !self.core.space.try_reserve(branch.kind(), 1)
             {
                 let sequenced = sequencing.last_lsn();
                 drop(sequencing);
                 drop(names);
                 self.core.journal.write_out(sequenced)?;
-                if !self.relieve(&mut relief, 0, 0)? {
+                if !self.relieve(&mut relief, None, 0)? {
                     return Err(full());
                 }
                 continue;

@@ -38,6 +38,7 @@ fn an_upgrade_is_for_good() {
             ("shared-segments", FeatureState::Internal),
             ("trash", FeatureState::Internal),
             ("placements", FeatureState::Internal),
+            ("dedicated", FeatureState::Internal),
         ]
     );
     let before = pool.stats().sequenced_lsn;

@@ -197,6 +197,8 @@ pub(crate) fn pv(info: &PvInfo) -> api::Pv {
         size: info.size,
         used: info.used,
         draining: info.draining,
+        dedicated: info.dedicated.is_some(),
+        available: info.dedicated.map(|space| space.available),
         failure: info.failure.clone(),
         layout: info.layout.as_ref().map(layout),
     }
@@ -323,6 +325,7 @@ pub(crate) fn volume(info: &VolumeInfo) -> api::Volume {
         snapshot_reserve: info.policy.reserve_percent,
         auto_delete: info.policy.auto_delete,
         importing: info.importing,
+        on: None,
         nbd: true,
         inherited: None,
         cdp: info.cdp.as_ref().map(cdp_settings),

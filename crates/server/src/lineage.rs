@@ -145,7 +145,8 @@ impl Lineage<'_> {
     pub(crate) fn volume(&self, info: &VolumeInfo) -> api::Volume {
         let (parent, after_moment) = self.before(info.branch, Epoch::MAX);
         let origin = self.origin(info.branch).or_else(|| info.image.clone());
-        api::Volume { origin, parent, after_moment, ..convert::volume(info) }
+        let on = info.dedicated_pv.and_then(|pv| self.pool.pv_path(pv));
+        api::Volume { origin, parent, after_moment, on, ..convert::volume(info) }
     }
 }
 

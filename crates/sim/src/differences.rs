@@ -2,6 +2,7 @@
 //! two states, and the space that a deletion gives back.
 
 use crate::oracle::{SECTOR, SnapId, View, VolId};
+use crate::policies::spaces;
 use crate::rand::Rand;
 use crate::run::{Outcome, Run};
 use crate::survive;
@@ -155,11 +156,13 @@ impl Run {
         self.drop_handles();
         self.step(&Op::Settle)?;
         let pool = self.pool()?;
-        let (info, options) = (pool.info(), &self.plan.options);
+        let options = &self.plan.options;
         // A volume whose chain is too deep waits for space to be flattened. It would take the space
         // that the deletion frees.
+        let share = u64::from(options.low_space_percent);
+        let mut spaces = spaces(&pool).into_iter();
         let waiting = options.flatten_depth > 0
-            && info.available < info.capacity / 100 * u64::from(options.low_space_percent);
+            && spaces.any(|(_, space)| space.available < space.capacity / 100 * share);
         if self.failing || pool.pvs().iter().any(|pv| pv.draining) || waiting || self.flattening()? {
             return Ok(());
         }
@@ -178,7 +181,7 @@ impl Run {
         let usage = pool.space_usage(&volume).map_err(|e| format!("tell the space of {volume}: {e:?}"))?;
         let own = usage.of.iter().find(|s| s.name == name).map(|s| s.unique);
         let own = own.ok_or_else(|| format!("{volume}@{name} is not in {usage:?}"))?;
-        let before = info.used;
+        let before = pool.info().used;
         let hidden = self.oracle.state().lines.any_hidden();
         drop(pool);
         self.step(&Op::DeleteSnapshots(vec![id]))?;

@@ -83,6 +83,10 @@ pub const FIRST_WITH_SPARES: u64 = 50_000_000;
 /// quarter a reserve.
 pub const FIRST_WITH_GROWTH: u64 = 60_000_000;
 
+/// From this seed on, half of the physical volumes that are added are dedicated, and so are the
+/// volumes that are created on them. The pools are on no layout, and place slots by any placement.
+pub const FIRST_DEDICATED: u64 = 70_000_000;
+
 /// From this seed on, one pool of three places its slots by Share at first, one snap-aware, and all
 /// may do so later. They are on no layout.
 pub const FIRST_BY_CHUNK: u64 = 31_000_000;
@@ -118,7 +122,8 @@ fn any_run(
         let mut plan = Plan::random(&mut rand);
         plan.references = seed >= FIRST_WITH_REFERENCES && !seed.is_multiple_of(4);
         plan.sums = seed >= FIRST_WITH_SUMS;
-        plan.by_chunk = (FIRST_BY_CHUNK..FIRST_WITH_RAID5).contains(&seed);
+        plan.dedicates = seed >= FIRST_DEDICATED;
+        plan.by_chunk = (FIRST_BY_CHUNK..FIRST_WITH_RAID5).contains(&seed) || plan.dedicates;
         if plan.by_chunk {
             plan.placement = match seed % 3 {
                 0 => plan.placement,

@@ -85,6 +85,7 @@ impl Run {
         if self.plan.references || self.plan.sums {
             self.enable_features()?;
         }
+        self.dedicate_one()?;
         self.move_to_layout()
     }
 

@@ -39,7 +39,7 @@ impl Run {
             }
             Op::Status { vol, offset, len, max_runs } => self.status(*vol, *offset, *len, *max_runs),
             Op::Misuse(vol) => self.misuse(*vol),
-            Op::Create(model) => self.create_volume_of(model, &[], |pool, new| pool.create_volume(&new)),
+            Op::Create(model) => self.create_volume(model),
             Op::CreateOver(model, len) => self.create_over(model, *len),
             Op::Flatten(vol, on) => self.flatten(*vol, *on),
             Op::LoseImages => self.lose_images(),

@@ -5,7 +5,7 @@ use crate::oracle::{Effect, PolicyModel, SnapId, VolId};
 use crate::perform::Answer;
 use crate::run::{Outcome, Run};
 use hindcast_engine::ErrorKind;
-use hindcast_engine::pool::SnapshotPolicy;
+use hindcast_engine::pool::{DedicatedSpace, Pool, SnapshotPolicy, VolumeInfo};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Maximum number of labels of a snapshot. `MAX_VALUE` is the maximum length of a value in bytes.
@@ -22,8 +22,26 @@ pub(crate) struct Watch {
     pinned: BTreeSet<(SnapId, VolId)>,
     /// Volumes whose snapshots take more than their limit.
     over: Vec<VolId>,
-    low: bool,
+    /// Volumes for which space is low.
+    low: BTreeSet<VolId>,
     deleted: u64,
+}
+
+/// Returns the space of each dedicated physical volume, and (`None`) of all others together.
+pub(crate) fn spaces(pool: &Pool) -> Vec<(Option<u32>, DedicatedSpace)> {
+    let info = pool.info();
+    let (capacity, available, own_available) = (info.capacity, info.available, info.own_available);
+    let mut common = DedicatedSpace { capacity, available, own_available };
+    let mut spaces = Vec::new();
+    for pv in pool.pvs() {
+        let Some(space) = pv.dedicated else { continue };
+        common.capacity -= space.capacity;
+        common.available -= space.available;
+        common.own_available -= space.own_available;
+        spaces.push((Some(pv.id), space));
+    }
+    spaces.push((None, common));
+    spaces
 }
 
 impl Run {
@@ -98,10 +116,20 @@ impl Run {
         }
         let names: Vec<String> = pool.over_reserve().into_iter().map(|(name, ..)| name).collect();
         let over = state.volumes.iter().filter(|(_, v)| names.contains(&v.name)).map(|(id, _)| *id).collect();
-        let info = pool.info();
-        let share = u64::from(self.plan.options.low_space_percent);
-        let low = info.own_available < info.capacity / 100 * share;
+        let low = self.low_on_space(&pool);
         Ok(Some(Watch { oldest, pinned, over, low, deleted: pool.stats().snapshots_auto_deleted }))
+    }
+
+    /// Returns the volumes for which space is low: on their dedicated physical volume, or on all
+    /// that are not dedicated.
+    fn low_on_space(&self, pool: &Pool) -> BTreeSet<VolId> {
+        let share = u64::from(self.plan.options.low_space_percent);
+        let low =
+            spaces(pool).into_iter().filter(|(_, space)| space.own_available < space.capacity / 100 * share);
+        let low: BTreeSet<Option<u32>> = low.map(|(pv, _)| pv).collect();
+        let volumes = pool.volumes();
+        let is_of = |of: &&VolumeInfo| low.contains(&of.dedicated_pv);
+        volumes.iter().filter(is_of).filter_map(|of| self.ids.get(&of.uuid).copied()).collect()
     }
 
     /// Notes what a step has deleted. With `failed` it is unknown whether the step is done.
@@ -117,10 +145,10 @@ impl Run {
             (Some(one), 1) => *one,
             _ => return Err(format!("a policy has deleted {gone:?} at once")),
         };
-        if watch.oldest.get(&vol) != Some(&snap) || !(watch.low || watch.over.contains(&vol)) {
+        if watch.oldest.get(&vol) != Some(&snap) || !(watch.low.contains(&vol) || watch.over.contains(&vol)) {
             return Err(format!(
                 "a policy has deleted snapshot {snap} of volume {vol}; it may delete {:?}, beyond their reserve are \
-                 {:?}, space is low: {}",
+                 {:?}, space is low for {:?}",
                 watch.oldest, watch.over, watch.low
             ));
         }

@@ -1,10 +1,11 @@
 //! Physical volumes: they are added, removed, and fail.
 
 use crate::disk::Failing;
+use crate::oracle::VolumeModel;
 use crate::perform::Answer;
 use crate::run::{Outcome, Run};
 use crate::survive;
-use crate::workload::Op;
+use crate::workload::{MIB, Op};
 use hindcast_engine::ErrorKind;
 use hindcast_engine::ids::Lsn;
 use hindcast_engine::pool::{Placement, Pool, PvInfo, PvSpec};
@@ -45,11 +46,28 @@ impl Run {
         if self.pvs.len() >= 6 {
             return Ok(());
         }
+        let dedicated = self.plan.dedicates && self.rand.percent(50);
+        self.add_pv_as(size, device, dedicated)
+    }
+
+    /// Adds a small dedicated physical volume to a new pool that has such.
+    pub(crate) fn dedicate_one(&mut self) -> Outcome<()> {
+        if !self.plan.dedicates {
+            return Ok(());
+        }
+        let size = MIB + self.rand.between(4, 40) * self.plan.config.extent_size;
+        let device = self.rand.percent(30);
+        self.add_pv_as(size, device, true)
+    }
+
+    fn add_pv_as(&mut self, size: u64, device: bool, dedicated: bool) -> Outcome<()> {
         self.make_room(4096)?;
         let spec: PvSpec = self.new_pv(size, device);
         let pool = self.pool()?;
         self.coming_pvs.insert(spec.path.clone(), Lsn::MAX);
-        let result = survive(|| pool.add_pv(&spec).map(drop));
+        self.say(|| format!("{}: {}", spec.path, if dedicated { "dedicated" } else { "for all" }));
+        let add = || if dedicated { pool.add_dedicated_pv(&spec) } else { pool.add_pv(&spec) };
+        let result = survive(|| add().map(drop));
         let answer = self.durably(result, &[ErrorKind::NoSpace])?;
         self.note_coming(&spec.path, &answer)?;
         match answer {
@@ -74,6 +92,29 @@ impl Run {
             survive(|| if on { pool.rebalance(0).map(drop) } else { pool.stop_rebalance().map(drop) });
         let may_refuse: &[ErrorKind] = if shares { &[] } else { &[ErrorKind::Conflict] };
         self.around(result, may_refuse).map(drop)
+    }
+
+    /// Creates a volume, on a dedicated physical volume or on all others.
+    pub(crate) fn create_volume(&mut self, model: &VolumeModel) -> Outcome<()> {
+        let on = self.pick_dedicated();
+        self.create_volume_of(model, &[], |pool, new| match &on {
+            None => pool.create_volume(&new),
+            Some(on) => pool.create_volume_on(&new, on),
+        })
+    }
+
+    /// Returns a dedicated physical volume, or none.
+    fn pick_dedicated(&mut self) -> Option<String> {
+        if !self.plan.dedicates {
+            return None;
+        }
+        let pick = self.rand.bits() as usize;
+        let pvs = self.pool.as_ref()?.pvs();
+        let dedicated: Vec<&PvInfo> =
+            pvs.iter().filter(|pv| pv.dedicated.is_some() && !pv.draining).collect();
+        let path = dedicated.get(pick % (dedicated.len() + 1))?.path.clone();
+        self.say(|| format!("on {path}"));
+        Some(path)
     }
 
     /// Notes until when the physical volume of the answer may take no data yet.

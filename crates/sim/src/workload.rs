@@ -421,6 +421,8 @@ pub struct Plan {
     pub reserve: bool,
     /// Whether the place of a slot may depend on the chunk that it is for.
     pub by_chunk: bool,
+    /// Whether physical volumes that are added may be dedicated.
+    pub dedicates: bool,
 }
 
 pub(crate) const KIB: u64 = 1 << 10;
@@ -471,6 +473,7 @@ impl Plan {
             grows: false,
             reserve: false,
             by_chunk: false,
+            dedicates: false,
         }
     }
 
@@ -542,6 +545,7 @@ impl Plan {
             grows: false,
             reserve: false,
             by_chunk: false,
+            dedicates: false,
         }
     }
 

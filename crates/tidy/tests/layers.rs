@@ -18,6 +18,7 @@ const ENGINE: Layers<'_> = Layers {
         "device",
         "settings",
         "clock",
+        "area",
         "disk",
         "health",
         "info",

@@ -78,6 +78,7 @@ function PhysicalVolumes() {
             <div class="line">
               <strong>{pv.path}</strong>
               <span class="soft">number {pv.id}</span>
+              {pv.dedicated && <Badge tone="b">only for volumes on it</Badge>}
               {pv.draining && <Badge tone="b">{pv.used > 0 ? 'draining' : 'empty'}</Badge>}
               {pv.failure && <Badge tone="full">failed: {pv.failure}</Badge>}
               <span class="push line">
@@ -106,6 +107,8 @@ function Members({ layout, size }: { layout: PvLayout; size: number }) {
     layout.survives === 0
       ? 'no further disk may fail'
       : `${count(layout.survives)} more ${layout.survives === 1 ? 'disk' : 'disks'} may fail`;
+  const reserve =
+    layout.reserve === 1 ? 'space of one disk is' : `space of ${count(layout.reserve ?? 0)} disks is`;
   const shape =
     layout.kind === 'mirror'
       ? `${count(layout.copies ?? 0)} copies`
@@ -115,6 +118,10 @@ function Members({ layout, size }: { layout: PvLayout; size: number }) {
       <li class="soft">
         {shape} on {count(layout.members.length)} disks; {survives}
       </li>
+      {(layout.reserve ?? 0) > 0 && (
+        <li class="soft">{reserve} kept free for what the others have to take over</li>
+      )}
+      {layout.takes_over && <li class="soft">the other disks take over what a disk had that is out</li>}
       {layout.growth && (
         <li class="soft">
           grows to {bytes(layout.growth.size)}; {bytes(layout.growth.moves)} move first

@@ -56,7 +56,12 @@ fn open(common: &Common, args: &Args, scratch: &Scratch, size: u64) -> Result<Op
     let mut pvs = 1;
     while pvs * PV < size {
         let size = Some((size - pvs * PV).min(PV));
-        hindcast.api().add_pv(&AddPv { path: format!("pv-{pvs}.img"), size, force: false })?;
+        hindcast.api().add_pv(&AddPv {
+            path: format!("pv-{pvs}.img"),
+            size,
+            force: false,
+            dedicated: false,
+        })?;
         pvs += 1;
     }
     hindcast.create_volume(EXPORT, VOLUME, 16 << 10)?;

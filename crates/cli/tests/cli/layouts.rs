@@ -268,3 +268,50 @@ fn the_others_take_over() {
     let (layout, _) = layout_at(&server, "raid5:r1");
     assert!(!degraded(&server) && layout["reserve"] == 1, "{layout}");
 }
+
+#[test]
+fn a_volume_has_a_layout_for_itself() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path());
+    let add = ["pool", "add", "--layout", "mirror", "--name", "m1", "a", "b", "--size", "40M"];
+    server.ok(&[&add[..], &["--dedicated"]].concat());
+    server.ok(&["pool", "add", "p", "--size", "40M"]);
+    server.ok(&["volume", "create", "db", "--size", "64M", "--on", "m1"]);
+    server.ok(&["volume", "create", "scratch", "--size", "64M"]);
+    assert!(server.ok(&["volume", "show", "db"]).contains("mirror:m1"));
+    let table = server.ok(&["volume", "list", "-o", "name,on"]);
+    assert!(table.contains("db       mirror:m1\nscratch  -"), "{table}");
+    let pvs = server.json(&["pool", "pvs"]);
+    let mirror = pvs.as_array().unwrap().iter().find(|pv| pv["path"] == "mirror:m1").unwrap();
+    assert_eq!((&mirror["dedicated"], &mirror["available"]), (&Value::Bool(true), &mirror["size"]));
+    assert!(server.ok(&["pool", "pvs"]).contains("dedicated"));
+    // A clone is where its origin is.
+    server.ok(&["snapshot", "create", "db@s"]);
+    server.ok(&["clone", "create", "db@s", "copy"]);
+    assert_eq!(server.json(&["volume", "show", "copy"])["on"], "mirror:m1");
+
+    let refusals: [(&[&str], i32, &str); 5] = [
+        (&["volume", "create", "x", "--size", "1M", "--on", "p"], 4, "not dedicated"),
+        (&["volume", "create", "x", "--size", "1M", "--on", "m2"], 3, "does not exist"),
+        (&["pool", "drain", "mirror:m1"], 4, "these volumes are on it: copy, db"),
+        (&["pool", "remove", "mirror:m1"], 4, "these volumes are on it: copy, db"),
+        (&["pool", "add", "--spare", "--dedicated", "q", "--size", "40M"], 2, "cannot be used with"),
+    ];
+    for (args, code, part) in refusals {
+        let (found, message) = server.fails(args);
+        assert!(found == code && message.contains(part), "{args:?}: {found} {message}");
+    }
+    let disk = r#"{"path": "q", "size": 41943040, "dedicated": true}"#;
+    let body = format!(r#"{{"name": "m2", "kind": "mirror", "members": [{disk}, {disk}]}}"#);
+    let (status, answer) = server.http("POST", "/api/v1/pool/layouts", &body);
+    assert!(status == 400 && answer.contains("can't be `dedicated`"), "{status} {answer}");
+
+    for volume in ["copy", "db"] {
+        server.ok(&["volume", "delete", volume, "--now", "--force"]);
+    }
+    let until = Instant::now() + Duration::from_secs(30);
+    while !server.run(&["pool", "remove", "mirror:m1"]).status.success() {
+        assert!(Instant::now() < until, "{:?}", server.fails(&["pool", "remove", "mirror:m1"]));
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}

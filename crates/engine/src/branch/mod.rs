@@ -8,6 +8,7 @@ pub(crate) mod namespace;
 pub(crate) mod pinned;
 pub(crate) mod unsettled;
 
+use crate::area::{Area, SlotKind};
 use crate::catalog::{BranchRecord, Frozen, ImportRecord, Labels, VolumeRecord};
 use crate::cdp::log::BranchCdp;
 use crate::error::{Result, conflict, not_found};
@@ -40,6 +41,8 @@ pub(crate) struct Branch {
     pub(crate) chunk_log2: u8,
     /// log2 of the slot size: the chunk size, but at least the atomic unit.
     pub(crate) slot_log2: u8,
+    /// The physical volumes from which the branch takes its slots.
+    pub(crate) area: Area,
     /// The content that chunks without an entry show. It is dropped when the branch is complete.
     base: RwLock<Option<Base>>,
     /// The branch has a base.
@@ -161,6 +164,7 @@ impl Branch {
             id,
             chunk_log2: record.chunk_log2,
             slot_log2: record.chunk_log2.max(atomic_unit.trailing_zeros() as u8),
+            area: record.area,
             based: AtomicBool::new(base.is_some()),
             base: RwLock::new(base),
             has_external_base,
@@ -182,6 +186,11 @@ impl Branch {
         };
         branch.set_method(record.method);
         branch
+    }
+
+    /// The slots that the branch takes.
+    pub(crate) fn kind(&self) -> SlotKind {
+        self.area.slots(self.slot_log2)
     }
 
     /// Returns the epoch in which writes are born.
@@ -441,6 +450,7 @@ impl VolumeState {
             branch: self.line.branch.id,
             method: self.line.branch.method(),
             order: self.line.branch.order(),
+            dedicated_pv: self.line.branch.area.dedicated(),
             policy: *self.policy.read(),
             image: match self.line.external_base() {
                 Some(ExternalBase::Image(image)) => Some(image.record.path.clone()),

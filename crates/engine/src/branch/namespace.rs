@@ -6,6 +6,7 @@ use super::image::ExternalImage;
 use super::marks::Marks;
 use super::pinned::PinnedMoment;
 use super::{Base, Branch, HEAD, View, VolumeState};
+use crate::area::Area;
 use crate::catalog::{
     BaseRecord, BranchRecord, Frozen, Labels, LineRecord, PvRecord, SnapshotRecord, Superblock, VolumeRecord,
 };
@@ -14,7 +15,7 @@ use crate::error::{Result, conflict, corrupt, invalid, not_found};
 use crate::ids::{BranchId, Epoch, Lsn, SnapshotId, VolumeId};
 use crate::settings::{MAX_VOLUME_SIZE, Placement};
 use parking_lot::RwLock;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -381,6 +382,54 @@ impl Namespace {
         let found = self.pvs.iter().find(|(id, pv)| is(**id, pv)).map(|(id, _)| *id);
         found.ok_or_else(|| not_found(format!("find physical volume {wanted:?}: it does not exist")))
     }
+
+    /// Returns the area of the dedicated physical volume that `wanted` names: like
+    /// [`Namespace::find_pv`], or by the name of a layout.
+    pub(crate) fn dedicated(&self, wanted: &str) -> Result<Area> {
+        let is_layout = |pv: &PvRecord| pv.path.strip_suffix(wanted).is_some_and(is_kind);
+        let by_name = || self.pvs.iter().find(|(_, pv)| is_layout(pv)).map(|(id, _)| *id);
+        let pv = self.find_pv(wanted).or_else(|error| by_name().ok_or(error))?;
+        match self.pvs.get(&pv) {
+            Some(record) if !record.dedicated => Err(conflict(format!(
+                "use {wanted} for one volume: it is not dedicated, so every volume uses it; see `hindcast pool add --dedicated`"
+            ))),
+            Some(record) if record.draining => {
+                Err(conflict(format!("use {wanted} for a volume: it is being drained")))
+            }
+            _ => Ok(Area::Only(pv)),
+        }
+    }
+
+    /// Refuses to take a dedicated physical volume away while anything is on it.
+    pub(crate) fn check_vacant(&self, pv: u32) -> Result<()> {
+        let is_there = |branch: &Arc<Branch>| branch.area == Area::Only(pv);
+        let volumes = self.by_name.values().chain(self.trashed());
+        let names: BTreeSet<String> =
+            volumes.filter(|v| is_there(&v.line.branch)).map(|v| v.name.read().clone()).collect();
+        let of_snapshots = self.snapshots.values().filter(|s| is_there(&s.state.line.branch)).count();
+        if names.is_empty() && of_snapshots == 0 && !self.branches.values().any(is_there) {
+            return Ok(());
+        }
+        let path = self.pvs.get(&pv).map_or("", |pv| &pv.path);
+        let what = match (names.len(), of_snapshots) {
+            (0, 0) => "what deleted volumes leave is still being freed; try again later".to_owned(),
+            (0, snapshots) => format!("{snapshots} snapshots are on it; delete them first"),
+            _ => {
+                let some: Vec<&str> = names.iter().take(5).map(String::as_str).collect();
+                let more = if names.len() > 5 { ", ..." } else { "" };
+                format!(
+                    "these volumes are on it: {}{more}; delete them first, from the trash too",
+                    some.join(", ")
+                )
+            }
+        };
+        Err(conflict(format!("remove {path}, which is dedicated: {what}")))
+    }
+}
+
+/// Returns whether this is how the path of a layout begins.
+fn is_kind(text: &str) -> bool {
+    matches!(text, "mirror:" | "raid5:")
 }
 
 /// Checks a name. Names are used in addresses (`vol@snap`), URLs, iSCSI names and export names.

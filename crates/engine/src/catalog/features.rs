@@ -26,6 +26,9 @@ pub(crate) const TRASH: u64 = 256;
 /// The placement may be one that a row of its own stores (`catalog/placement.rs`). The bit is set
 /// before the first such placement.
 pub(crate) const PLACEMENTS: u64 = 512;
+/// Physical volumes may be dedicated, and branches may be on one of them. The bit is set before the
+/// first of them.
+pub(crate) const DEDICATED: u64 = 1024;
 
 /// How a feature is enabled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -51,7 +54,7 @@ pub(crate) struct Feature {
 }
 
 /// All bits that have a meaning, in ascending order.
-pub(crate) const FEATURES: [Feature; 10] = [
+pub(crate) const FEATURES: [Feature; 11] = [
     Feature {
         bit: REFERENCES,
         name: "references",
@@ -110,6 +113,12 @@ pub(crate) const FEATURES: [Feature; 10] = [
         bit: PLACEMENTS,
         name: "placements",
         about: "The placement may be share or snap-aware.",
+        standing: Standing::Internal,
+    },
+    Feature {
+        bit: DEDICATED,
+        name: "dedicated",
+        about: "Physical volumes may serve only volumes that were made for them.",
         standing: Standing::Internal,
     },
 ];
@@ -172,6 +181,7 @@ mod tests {
                 (128, "shared-segments"),
                 (256, "trash"),
                 (512, "placements"),
+                (1024, "dedicated"),
             ]
         );
         assert!(FEATURES.iter().all(|f| f.bit.is_power_of_two() && f.about.ends_with('.')));
@@ -187,6 +197,7 @@ mod tests {
                 | SHARED_SEGMENTS
                 | TRASH
                 | PLACEMENTS
+                | DEDICATED
         );
     }
 

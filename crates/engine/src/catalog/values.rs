@@ -1,6 +1,7 @@
 //! The catalog's values: small records that begin with a version byte and end with a CRC32C.
 
 use super::page::{Entry, Slot};
+use crate::area::Area;
 use crate::codec::{Reader, Writer, crc32c};
 use crate::ids::{BranchId, Epoch, Lsn, VolumeId};
 use crate::settings::{Method, Order, Placement, SnapAware, SnapshotPolicy};
@@ -100,18 +101,28 @@ pub(crate) struct PvRecord {
     pub(crate) path: String,
     pub(crate) extents: u32,
     pub(crate) draining: bool,
+    /// Only branches that were made for the physical volume have slots there.
+    pub(crate) dedicated: bool,
+}
+
+impl PvRecord {
+    /// Makes the record of a new physical volume.
+    pub(crate) fn new(uuid: Uuid, path: String, extents: u32) -> PvRecord {
+        PvRecord { uuid, path, extents, draining: false, dedicated: false }
+    }
 }
 
 impl Value for PvRecord {
     fn encode(&self) -> Vec<u8> {
-        seal(1, |w| {
+        let version = if self.dedicated { 2 } else { 1 };
+        seal(version, |w| {
             w.uuid(&self.uuid).string(&self.path).u32(self.extents).u8(self.draining as u8);
         })
     }
     fn decode(bytes: &[u8]) -> Option<Self> {
-        let mut r = unseal(bytes, 1)?;
-        let value =
-            PvRecord { uuid: r.uuid()?, path: r.string()?, extents: r.u32()?, draining: r.u8()? != 0 };
+        let (mut r, version) = [1, 2].into_iter().filter_map(|v| Some((unseal(bytes, v)?, v))).next()?;
+        let record = PvRecord::new(r.uuid()?, r.string()?, r.u32()?);
+        let value = PvRecord { draining: r.u8()? != 0, dedicated: version == 2, ..record };
         r.end(value)
     }
 }
@@ -283,6 +294,8 @@ pub(crate) struct BranchRecord {
     pub(crate) order: Order,
     /// The progress of making the branch complete, so that it no longer needs its base.
     pub(crate) fill: Option<FillRecord>,
+    /// The physical volumes from which the branch takes its slots.
+    pub(crate) area: Area,
 }
 
 impl BranchRecord {
@@ -300,6 +313,7 @@ impl BranchRecord {
             method,
             order,
             fill,
+            area: Area::Common,
         }
     }
 
@@ -321,10 +335,11 @@ impl Value for BranchRecord {
             Some(BaseRecord::Image(image)) => Some(image),
             _ => None,
         };
-        let version = match (self.base_at, image.is_some() || self.fill.is_some()) {
-            (None, false) => 2,
-            (None, true) => 3,
-            (Some(_), _) => 4,
+        let version = match (self.area, self.base_at, image.is_some() || self.fill.is_some()) {
+            (Area::Common, None, false) => 2,
+            (Area::Common, None, true) => 3,
+            (Area::Common, Some(_), _) => 4,
+            (Area::Only(_), ..) => 5,
         };
         seal(version, |w| {
             w.u8(self.chunk_log2).u8(self.dead as u8).u32(self.epoch.0).u64(self.slots);
@@ -341,13 +356,18 @@ impl Value for BranchRecord {
                     w.u64(fill.rate).u64(fill.page).u64(fill.copied);
                 }
             }
-            if let Some(at) = self.base_at {
+            if version == 5 {
+                w.u64(self.base_at.unwrap_or(Lsn::ZERO));
+            } else if let Some(at) = self.base_at {
                 w.u64(at);
+            }
+            if let Area::Only(pv) = self.area {
+                w.u32(pv);
             }
         })
     }
     fn decode(bytes: &[u8]) -> Option<Self> {
-        let known = [4, 3, 2, 1].into_iter();
+        let known = [5, 4, 3, 2, 1].into_iter();
         let (mut r, version) = known.filter_map(|v| Some((unseal(bytes, v)?, v))).next()?;
         let (chunk_log2, dead, epoch, slots) = (r.u8()?, r.u8()? != 0, Epoch(r.u32()?), r.u64()?);
         let mut value =
@@ -373,6 +393,10 @@ impl Value for BranchRecord {
         }
         if version == 4 {
             value.base_at = Some(Some(r.u64()?).filter(|at| *at != Lsn::ZERO)?);
+        }
+        if version == 5 {
+            value.base_at = Some(r.u64()?).filter(|at| *at != Lsn::ZERO);
+            value.area = Area::Only(r.u32()?);
         }
         r.end(value)
     }

@@ -1,6 +1,7 @@
 //! The operation that makes a snapshot of a past moment (decision 71).
 
-use super::{Operation, take_at, take_chunk_log2};
+use super::{Operation, put_area, take_at, take_chunk_log2};
+use crate::area::Area;
 use crate::branch::namespace::Namespace;
 use crate::catalog::{BaseRecord, BranchRecord, Frozen, SnapshotRecord, Txn, decode_method, encode_method};
 use crate::codec::{Reader, Writer};
@@ -20,6 +21,7 @@ pub(crate) struct KeepMoment {
     /// The LSN of the last record of the moment.
     pub(crate) at: Lsn,
     pub(crate) method: Method,
+    pub(crate) area: Area,
 }
 
 impl KeepMoment {
@@ -29,6 +31,7 @@ impl KeepMoment {
             dead: true,
             epoch: self.snapshot.of.epoch.next(),
             base_at: Some(self.at),
+            area: self.area,
             ..BranchRecord::new(self.chunk_log2, base, self.method)
         }
     }
@@ -41,6 +44,7 @@ impl KeepMoment {
 
 impl Operation for KeepMoment {
     fn put(&self, w: &mut Writer) {
+        put_area(w, self.area);
         w.u8(Self::KIND).u64(self.at).u64(self.id).u8(self.chunk_log2);
         w.u64(self.base.branch).u32(self.base.epoch.0).u8(encode_method(self.method)).value(&self.snapshot);
     }
@@ -53,6 +57,7 @@ impl Operation for KeepMoment {
             base: Frozen { branch: r.u64()?, epoch: Epoch(r.u32()?) },
             method: decode_method(r.u8()?)?,
             snapshot: r.value()?,
+            area: Area::Common,
         })
     }
 

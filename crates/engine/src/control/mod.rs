@@ -40,6 +40,7 @@ mod volume;
 pub(crate) use change::OperationChange;
 pub(crate) use history::HistoryChange;
 
+use crate::area::Area;
 use crate::branch::DiscardRange;
 use crate::branch::namespace::Namespace;
 use crate::catalog::{FillRecord, Frozen, Txn, Value};
@@ -214,8 +215,10 @@ impl Control {
     /// version.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Control> {
         let mut r = Reader::new(bytes);
-        let kind = r.u8()?;
-        let control = Control::take(kind, &mut r)?;
+        let control = match r.u8()? {
+            DEDICATED => take_dedicated(&mut r)?,
+            kind => Control::take(kind, &mut r)?,
+        };
         is_padding(&mut r).then_some(control)
     }
 
@@ -324,6 +327,35 @@ fn put_at(w: &mut Writer, (plain, moment): (u8, u8), at: Option<Lsn>) {
 /// Reads the moment on which an operation rests: an LSN.
 fn take_at(r: &mut Reader<'_>) -> Option<Lsn> {
     r.u64().filter(|at| *at != Lsn::ZERO)
+}
+
+/// The number before that of an operation on a dedicated physical volume. The number of the
+/// physical volume stands between them.
+const DEDICATED: u8 = 63;
+
+/// Begins the record of an operation in an area.
+fn put_area(w: &mut Writer, area: Area) {
+    if let Area::Only(pv) = area {
+        w.u8(DEDICATED).u32(pv);
+    }
+}
+
+/// Reads the operation behind [`DEDICATED`].
+fn take_dedicated(r: &mut Reader<'_>) -> Option<Control> {
+    let (pv, kind) = (r.u32()?, r.u8()?);
+    let area = Area::Only(pv);
+    // Nothing else is looked at: a group here could hold the next one, and so on.
+    Some(match kind {
+        CreateVolume::KIND => CreateVolume { area, ..CreateVolume::take(r)? }.into(),
+        CreateOver::KIND => CreateOver { area, ..CreateOver::take(r)? }.into(),
+        CloneVolume::KIND => CloneVolume { area, ..CloneVolume::take(r)? }.into(),
+        CloneVolume::KIND_AT_MOMENT => CloneVolume { area, ..CloneVolume::take_at_moment(r)? }.into(),
+        RollBack::KIND => RollBack { area, ..RollBack::take(r)? }.into(),
+        RollBack::KIND_AT_MOMENT => RollBack { area, ..RollBack::take_at_moment(r)? }.into(),
+        KeepMoment::KIND => KeepMoment { area, ..KeepMoment::take(r)? }.into(),
+        AddPv::KIND => AddPv { dedicated: true, ..AddPv::take(r).filter(|add| add.pv == pv)? }.into(),
+        _ => return None,
+    })
 }
 
 /// Reads the log2 of a chunk size.

@@ -1,6 +1,7 @@
 //! Operations on physical volumes, and on where new slots are placed.
 
-use super::{FollowUp, Operation, Preparation};
+use super::{FollowUp, Operation, Preparation, put_area};
+use crate::area::Area;
 use crate::branch::namespace::Namespace;
 use crate::catalog::features::PLACEMENTS;
 use crate::catalog::{PvRecord, Txn, is_later, put_placement, take_placement};
@@ -22,21 +23,25 @@ pub(crate) struct AddPv {
     pub(crate) uuid: Uuid,
     pub(crate) path: String,
     pub(crate) extents: u32,
+    pub(crate) dedicated: bool,
 }
 
 impl AddPv {
     fn record(&self) -> PvRecord {
-        PvRecord { uuid: self.uuid, path: self.path.clone(), extents: self.extents, draining: false }
+        let record = PvRecord::new(self.uuid, self.path.clone(), self.extents);
+        PvRecord { dedicated: self.dedicated, ..record }
     }
 }
 
 impl Operation for AddPv {
     fn put(&self, w: &mut Writer) {
+        put_area(w, Area::of(self.pv, self.dedicated));
         w.u8(Self::KIND).u32(self.pv).uuid(&self.uuid).string(&self.path).u32(self.extents);
     }
 
     fn take(r: &mut Reader<'_>) -> Option<Self> {
-        Some(AddPv { pv: r.u32()?, uuid: r.uuid()?, path: r.string()?, extents: r.u32()? })
+        let (pv, uuid, path, extents) = (r.u32()?, r.uuid()?, r.string()?, r.u32()?);
+        Some(AddPv { pv, uuid, path, extents, dedicated: false })
     }
 
     fn apply(&self, names: &mut Namespace, _lsn: Lsn, _time: u64) -> Result<()> {

@@ -1,6 +1,7 @@
 //! Rollback: a volume continues from an earlier state.
 
-use super::{FollowUp, HistoryChange, Operation, Preparation, put_at, take_at};
+use super::{FollowUp, HistoryChange, Operation, Preparation, put_area, put_at, take_at};
+use crate::area::Area;
 use crate::branch::namespace::Namespace;
 use crate::catalog::{
     BaseRecord, BranchRecord, Event, Frozen, LineRecord, SnapshotRecord, Txn, VolumeRecord,
@@ -25,6 +26,8 @@ pub(crate) struct RollBack {
     pub(crate) size: u64,
     pub(crate) undo_id: SnapshotId,
     pub(crate) undo: SnapshotRecord,
+    /// The area of the new branch.
+    pub(crate) area: Area,
 }
 
 impl RollBack {
@@ -36,6 +39,7 @@ impl RollBack {
 
 impl Operation for RollBack {
     fn put(&self, w: &mut Writer) {
+        put_area(w, self.area);
         put_at(w, (Self::KIND, Self::KIND_AT_MOMENT), self.at);
         w.u64(self.id).u64(self.branch).u64(self.base.branch).u32(self.base.epoch.0).u64(self.size);
         w.u64(self.undo_id).value(&self.undo);
@@ -50,6 +54,7 @@ impl Operation for RollBack {
             size: r.u64()?,
             undo_id: r.u64()?,
             undo: r.value()?,
+            area: Area::Common,
         })
     }
 
@@ -78,7 +83,7 @@ impl Operation for RollBack {
     }
 
     fn store(&self, txn: &mut Txn<'_>) -> Result<()> {
-        let RollBack { id, branch, base, at, size, undo_id, undo } = self;
+        let RollBack { id, branch, base, at, size, undo_id, undo, area } = self;
         let Some(volume) = txn.volume(*id)? else { return Ok(()) };
         let Some(was) = txn.branch(volume.branch)? else {
             return Err(corrupt(format!("roll back volume {}: its branch is missing", volume.name)));
@@ -89,7 +94,7 @@ impl Operation for RollBack {
             b.dead = true;
         })?;
         let new = BranchRecord::new(was.chunk_log2, Some(BaseRecord::Frozen(*base)), was.method);
-        txn.put_branch(*branch, &BranchRecord { order: was.order, base_at: *at, ..new })?;
+        txn.put_branch(*branch, &BranchRecord { order: was.order, base_at: *at, area: *area, ..new })?;
         txn.put_volume(*id, &VolumeRecord { branch: *branch, size: *size, import: None, ..volume })?;
         txn.change_superblock(|s| s.next_id = s.next_id.max(branch.0 + 1).max(undo_id.0 + 1))
     }
@@ -107,7 +112,7 @@ impl Operation for RollBack {
 impl RollBack {
     /// Replaces the volume by one on the new branch.
     fn continue_volume(&self, names: &mut Namespace, time: u64) -> Result<()> {
-        let RollBack { id, branch, base, at, size, undo_id, undo } = self;
+        let RollBack { id, branch, base, at, size, undo_id, undo, area } = self;
         let Some(old) = names.volume_by_id(*id).cloned() else { return Ok(()) };
         names.load_snapshot(*undo_id, undo)?;
         old.line.branch.set_epoch(undo.of.epoch.next());
@@ -115,6 +120,7 @@ impl RollBack {
         let record = BranchRecord {
             order: was.order(),
             base_at: *at,
+            area: *area,
             ..BranchRecord::new(was.chunk_log2, Some(BaseRecord::Frozen(*base)), was.method())
         };
         let new = names.add_branch(*branch, &record, was.preserved.clone())?;

@@ -1,6 +1,7 @@
 //! The bytes of all operations.
 
 use super::*;
+use crate::area::Area;
 use crate::catalog::{Frozen, ImageRecord, ImportRecord, Labels, SnapshotRecord, VolumeRecord};
 use crate::ids::{BranchId, Epoch, Lsn, VolumeId};
 use crate::settings::{
@@ -40,12 +41,18 @@ fn settings() -> CdpSettings {
 }
 
 fn clone_volume(base: Frozen, at: Option<Lsn>) -> Control {
-    CloneVolume { id: VolumeId(7), chunk_log2: 14, base, at, method: Method::Copy, volume: volume() }.into()
+    let (id, method, volume, area) = (VolumeId(7), Method::Copy, volume(), Area::Common);
+    CloneVolume { id, chunk_log2: 14, base, at, method, volume, area }.into()
 }
 
 fn roll_back(base: Frozen, at: Option<Lsn>) -> Control {
     let (id, branch, undo_id) = (VolumeId(1), BranchId(8), SnapshotId(7));
-    RollBack { id, branch, base, at, size: 512, undo_id, undo: snapshot(2) }.into()
+    RollBack { id, branch, base, at, size: 512, undo_id, undo: snapshot(2), area: Area::Common }.into()
+}
+
+fn add_pv(path: &str) -> Control {
+    let uuid = Uuid::from_bytes([1; 16]);
+    AddPv { pv: 3, uuid, path: path.into(), extents: 12, dedicated: false }.into()
 }
 
 fn every_kind() -> [Control; 35] {
@@ -60,12 +67,12 @@ fn every_kind() -> [Control; 35] {
             ],
         }
         .into(),
-        CreateVolume { id: VolumeId(1), chunk_log2: 14, volume: volume() }.into(),
+        CreateVolume { id: VolumeId(1), chunk_log2: 14, volume: volume(), area: Area::Common }.into(),
         ResizeVolume { id: VolumeId(1), size: 5 }.into(),
         RenameVolume { id: VolumeId(1), name: "x".into() }.into(),
         SetReadOnly { id: VolumeId(1), read_only: true }.into(),
         DeleteVolume { id: VolumeId(1) }.into(),
-        AddPv { pv: 3, uuid: Uuid::from_bytes([1; 16]), path: "/dev/loop7".into(), extents: 12 }.into(),
+        add_pv("/dev/loop7"),
         SetDraining { pv: 3, draining: true }.into(),
         RemovePv { pv: 3 }.into(),
         SetPlacement { placement: Placement::Contiguous }.into(),
@@ -82,7 +89,7 @@ fn every_kind() -> [Control; 35] {
         SetLabels { id: SnapshotId(5), protected: true, labels: [("by".into(), "ann".into())].into() }.into(),
         SetPolicy { id: VolumeId(1), policy: SnapshotPolicy { reserve_percent: 25, auto_delete: true } }
             .into(),
-        CreateOver { id: VolumeId(8), chunk_log2: 12, image, volume: volume() }.into(),
+        CreateOver { id: VolumeId(8), chunk_log2: 12, image, volume: volume(), area: Area::Common }.into(),
         SetFill { branches: vec![BranchId(3), BranchId(4)], rate: Some(9) }.into(),
         SetImport {
             id: VolumeId(1),
@@ -101,6 +108,7 @@ fn every_kind() -> [Control; 35] {
         roll_back(moment, Some(Lsn(77))),
         EnableFeatures { features: 1 << 40 | 1 }.into(),
         KeepMoment {
+            area: Area::Common,
             id: SnapshotId(7),
             snapshot: snapshot(8),
             chunk_log2: 14,
@@ -159,9 +167,40 @@ fn golden_bytes() {
     assert_eq!(every_kind().each_ref().map(hex), golden);
 }
 
+/// The operations that may be on a dedicated physical volume: as they are elsewhere, and there.
+fn every_dedicated() -> Vec<(Control, Control)> {
+    let area = Area::Only(3);
+    let dedicated = |control: &Control| {
+        Some(match control.clone() {
+            Control::CreateVolume(of) => CreateVolume { area, ..of }.into(),
+            Control::CreateOver(of) => CreateOver { area, ..of }.into(),
+            Control::CloneVolume(of) => CloneVolume { area, ..of }.into(),
+            Control::RollBack(of) => RollBack { area, ..of }.into(),
+            Control::KeepMoment(of) => KeepMoment { area, ..of }.into(),
+            Control::AddPv(of) => AddPv { dedicated: true, ..of }.into(),
+            _ => return None,
+        })
+    };
+    every_kind().into_iter().filter_map(|of| dedicated(&of).map(|there| (of, there))).collect()
+}
+
+/// The number of the physical volume stands before the operation, whose bytes are as always.
+#[test]
+fn golden_bytes_of_dedicated_operations() {
+    let all = every_dedicated();
+    assert_eq!(all.len(), 8);
+    for (elsewhere, there) in all {
+        let mut w = Writer::default();
+        elsewhere.operation().put(&mut w);
+        let bytes = there.encode();
+        assert_eq!(bytes[..5], [63, 3, 0, 0, 0]);
+        assert!(bytes[5..].starts_with(&w.0) && bytes.len() < 5 + w.0.len() + 8);
+    }
+}
+
 #[test]
 fn round_trips() {
-    for control in every_kind() {
+    for control in every_kind().into_iter().chain(every_dedicated().into_iter().map(|(_, there)| there)) {
         let bytes = control.encode();
         assert_eq!(bytes.len() % RECORD_ALIGN as usize, 0);
         assert_eq!(Control::decode(&bytes), Some(control.clone()));
@@ -177,6 +216,10 @@ fn round_trips() {
     let group = |parts| -> Control { Group { parts }.into() };
     let nested = group(vec![group(Vec::new())]);
     assert_eq!(Control::decode(&nested.encode()), None, "a group in a group");
+    for kind in [Group::KIND, DEDICATED, ResizeVolume::KIND] {
+        let bytes = [&[DEDICATED, 3, 0, 0, 0, kind], &[0; 34][..]].concat();
+        assert_eq!(Control::decode(&bytes), None, "nothing else is dedicated");
+    }
 }
 
 /// Such a record is one of a later build, alone or in a group. An operation of this build is not.

@@ -1,6 +1,7 @@
 //! Operations on volumes: their beginning, size, name and end.
 
-use super::{FollowUp, HistoryChange, Operation, Preparation, put_at, take_at, take_chunk_log2};
+use super::{FollowUp, HistoryChange, Operation, Preparation, put_area, put_at, take_at, take_chunk_log2};
+use crate::area::Area;
 use crate::branch::namespace::Namespace;
 use crate::branch::{DiscardRange, VolumeState};
 use crate::catalog::{
@@ -20,17 +21,19 @@ pub(crate) struct CreateVolume {
     pub(crate) id: VolumeId,
     pub(crate) chunk_log2: u8,
     pub(crate) volume: VolumeRecord,
+    pub(crate) area: Area,
 }
 
 impl CreateVolume {
     fn branch(&self) -> BranchRecord {
-        BranchRecord::new(self.chunk_log2, None, Method::default())
+        BranchRecord { area: self.area, ..BranchRecord::new(self.chunk_log2, None, Method::default()) }
     }
 }
 
 impl Operation for CreateVolume {
     fn put(&self, w: &mut Writer) {
-        let CreateVolume { id, chunk_log2, volume: v } = self;
+        let CreateVolume { id, chunk_log2, volume: v, area } = self;
+        put_area(w, *area);
         w.u8(Self::KIND).u64(*id).u64(v.branch).uuid(&v.uuid).string(&v.name).u64(v.size);
         w.u8(*chunk_log2).u32(v.block_size).u8(v.read_only as u8).u64(v.created);
     }
@@ -41,7 +44,7 @@ impl Operation for CreateVolume {
         let created = r.u64()?;
         let record = VolumeRecord::new(uuid, &name, (size, block_size), branch);
         let volume = VolumeRecord { read_only, created, ..record };
-        Some(CreateVolume { id, chunk_log2, volume })
+        Some(CreateVolume { id, chunk_log2, volume, area: Area::Common })
     }
 
     fn apply(&self, names: &mut Namespace, _lsn: Lsn, _time: u64) -> Result<()> {
@@ -60,17 +63,19 @@ pub(crate) struct CreateOver {
     pub(crate) chunk_log2: u8,
     pub(crate) image: ImageRecord,
     pub(crate) volume: VolumeRecord,
+    pub(crate) area: Area,
 }
 
 impl CreateOver {
     fn branch(&self) -> BranchRecord {
         let base = Some(BaseRecord::Image(self.image.clone()));
-        BranchRecord::new(self.chunk_log2, base, Method::default())
+        BranchRecord { area: self.area, ..BranchRecord::new(self.chunk_log2, base, Method::default()) }
     }
 }
 
 impl Operation for CreateOver {
     fn put(&self, w: &mut Writer) {
+        put_area(w, self.area);
         w.u8(Self::KIND).u64(self.id).u8(self.chunk_log2);
         self.image.put(w);
         w.value(&self.volume);
@@ -82,6 +87,7 @@ impl Operation for CreateOver {
             chunk_log2: take_chunk_log2(r)?,
             image: ImageRecord::take(r)?,
             volume: r.value()?,
+            area: Area::Common,
         })
     }
 
@@ -105,6 +111,7 @@ pub(crate) struct CloneVolume {
     pub(crate) at: Option<Lsn>,
     pub(crate) method: Method,
     pub(crate) volume: VolumeRecord,
+    pub(crate) area: Area,
 }
 
 impl CloneVolume {
@@ -115,12 +122,13 @@ impl CloneVolume {
 
     fn branch(&self) -> BranchRecord {
         let record = BranchRecord::new(self.chunk_log2, Some(BaseRecord::Frozen(self.base)), self.method);
-        BranchRecord { base_at: self.at, ..record }
+        BranchRecord { base_at: self.at, area: self.area, ..record }
     }
 }
 
 impl Operation for CloneVolume {
     fn put(&self, w: &mut Writer) {
+        put_area(w, self.area);
         put_at(w, (Self::KIND, Self::KIND_AT_MOMENT), self.at);
         w.u64(self.id).u8(self.chunk_log2).u64(self.base.branch).u32(self.base.epoch.0);
         w.u8(encode_method(self.method)).value(&self.volume);
@@ -134,6 +142,7 @@ impl Operation for CloneVolume {
             at: None,
             method: decode_method(r.u8()?)?,
             volume: r.value()?,
+            area: Area::Common,
         })
     }
 

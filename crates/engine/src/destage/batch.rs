@@ -1,6 +1,7 @@
 //! The unit that destage carries out at once: a batch of records, or a run of control records.
 
 use super::record::Recorder;
+use crate::area::SlotKind;
 use crate::branch::{Branch, DiscardRange, ExternalBase};
 use crate::catalog::page::Slot;
 use crate::control::Control;
@@ -76,7 +77,7 @@ impl ControlRun {
 }
 
 /// Reservations that end with a record: (log2 of the slot size, slots).
-pub(super) type Reserved = Vec<(u8, u64)>;
+pub(super) type Reserved = Vec<(SlotKind, u64)>;
 
 /// The source of the new content of a part of a chunk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -138,7 +139,7 @@ pub(crate) struct Batch {
     pub(crate) records: u32,
     /// Number of bytes that the batch takes in the journal.
     pub(crate) bytes: u64,
-    reserved: BTreeMap<u8, u64>,
+    reserved: BTreeMap<SlotKind, u64>,
     /// Number of bytes that the batch's references name.
     pub(crate) referred: u64,
     /// The sums of the slots that references name.
@@ -160,8 +161,8 @@ impl Batch {
     }
 
     /// The reservations that end with this batch.
-    pub(super) fn released(&self) -> Vec<(u8, u64)> {
-        self.reserved.iter().map(|(slot_log2, slots)| (*slot_log2, *slots)).collect()
+    pub(super) fn released(&self) -> Vec<(SlotKind, u64)> {
+        self.reserved.iter().map(|(kind, slots)| (*kind, *slots)).collect()
     }
 
     /// Returns the range of a branch's items. `index` is the branch's index in the batch.
@@ -264,7 +265,7 @@ impl Batch {
         if header.kind == Kind::Write {
             self.add_blocks(index, header);
         }
-        *self.reserved.entry(branch.slot_log2).or_default() += header.slots as u64;
+        *self.reserved.entry(branch.kind()).or_default() += header.slots as u64;
         self.count(header);
     }
 

@@ -183,7 +183,7 @@ impl Collector<'_> {
             if self.run.is_some() || !self.batch.is_empty() {
                 return Ok(false);
             }
-            let reserved = self.branches.get(&header.branch).map(|b| (b.slot_log2, header.slots.into()));
+            let reserved = self.branches.get(&header.branch).map(|b| (b.kind(), header.slots.into()));
             self.alone = Some(Collected::Control(header.stamp(), control, reserved.into_iter().collect()));
             return Ok(true);
         }
@@ -227,7 +227,7 @@ impl Collector<'_> {
         let fits = run.steps.is_empty() || run.rows < self.most_rows && !self.core.frees(&range)?;
         if fits {
             run.rows += 1;
-            run.reserved.push((branch.slot_log2, header.slots.into()));
+            run.reserved.push((branch.kind(), header.slots.into()));
             run.push(header, RunStep::Discard(range));
         }
         self.run = Some(run);

@@ -4,6 +4,7 @@
 //! it, slots and journal segments that it frees wait for their last reader.
 
 use super::state::{Ahead, BackgroundState};
+use crate::area::SlotKind;
 use crate::catalog::{PassPosition, Positions, Txn};
 use crate::core::Core;
 use crate::destage::Destager;
@@ -14,6 +15,7 @@ use crate::shortage::Task;
 use crate::space::allocator::CommittedChange;
 use crate::space::reservations::BackingRoom;
 use crate::sums::Flushed;
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
 impl Core {
@@ -126,14 +128,14 @@ impl Destager {
         &self,
         state: &mut BackgroundState,
         txn: Txn<'_>,
-        released: &[(u8, u64)],
+        released: &[(SlotKind, u64)],
     ) -> Result<()> {
         let flushed = self.core.sums.flush().map_err(|e| self.core.fault.poison(&e))?;
         self.commit(state, txn, flushed, state.current_positions(), released)
     }
 
     /// Commits `txn` with the allocator's changes and the positions (preserved, destaged). Then
-    /// releases what that commit frees. `released` are reservations (log2 of the slot size, slots)
+    /// releases what that commit frees. `released` are reservations (kind, slots)
     /// whose records are now preserved. Data that the commit makes known, or whose journal it
     /// releases, had its sums set before `flushed` was made (S1, S2).
     pub(crate) fn commit(
@@ -142,7 +144,7 @@ impl Destager {
         mut txn: Txn<'_>,
         _: Flushed,
         (preserved, destaged): (Lsn, Lsn),
-        released: &[(u8, u64)],
+        released: &[(SlotKind, u64)],
     ) -> Result<()> {
         // An earlier holder of the allocator may have panicked with half of a plan in it.
         self.core.fault.check()?;
@@ -269,15 +271,15 @@ impl Destager {
             data.available += ahead;
         }
         let full = data.is_some_and(|data| data.available < margin / CATALOG_PARTS);
-        let (backing, taken_back) = match state.allocator.backing(kept, data, ahead) {
-            Ok((_, taken_back)) if full => (BackingRoom::NONE, taken_back),
-            Err(_) if full => (BackingRoom::NONE, 0),
+        let (backing, taken_back) = match state.allocator.backing(&self.core.space, kept, data, ahead) {
+            Ok((_, taken_back)) if full => (BackingRoom::default(), taken_back),
+            Err(_) if full => (BackingRoom::default(), BTreeMap::new()),
             Ok(measured) => measured,
             Err(_) => return,
         };
-        self.core.space.set_backing(backing, taken_back);
+        self.core.space.set_backing(backing, &taken_back);
         // Moves that failed for want of space may succeed now.
-        state.evacuated &= taken_back == 0;
+        state.evacuated &= taken_back.values().all(|extents| *extents == 0);
     }
 
     /// Returns the place in the segment `seq` at which a scan may begin when everything up to
@@ -311,13 +313,14 @@ impl Destager {
             return force;
         }
         let (extents, change) = state.allocator.contribution(pv);
+        let (area, extents) = (state.allocator.area(pv), i64::from(extents));
         let fits = if state.allocator.has_failed(pv) {
             // The space of a failed physical volume is not counted any more.
             true
         } else if draining {
-            self.core.space.change_capacity(-(extents as i64), &change, force)
+            self.core.space.change_capacity((area, -extents), &change, force)
         } else {
-            self.core.space.change_capacity(extents as i64, &change.negated(), true)
+            self.core.space.change_capacity((area, extents), &change.negated(), true)
         };
         if fits {
             state.allocator.set_draining(pv, draining);

@@ -2,6 +2,7 @@
 //! operation does is in [`crate::control`]; destage makes its commit, and does what follows.
 
 use super::state::{BackgroundState, FlattenJob};
+use crate::area::SlotKind;
 use crate::control::{Control, FollowUp, OperationChange, Preparation};
 use crate::destage::Destager;
 use crate::error::Result;
@@ -32,7 +33,7 @@ impl Destager {
         state: &mut BackgroundState,
         at: Stamp,
         operation: &Control,
-        reserved: &[(u8, u64)],
+        reserved: &[(SlotKind, u64)],
     ) -> Result<()> {
         let mut preparation = Preparation::default();
         operation.prepare(&self.core, &mut preparation)?;
@@ -103,7 +104,7 @@ impl Destager {
             return Ok(());
         }
         let change = state.allocator.add_pv(self.core.open_added(pv)?, extents, false);
-        self.core.space.change_capacity(extents.into(), &change, true);
+        self.core.space.change_capacity((state.allocator.area(pv), extents.into()), &change, true);
         self.measure_backing(state);
         state.evacuated = false;
         Self::pvs_changed(state);
@@ -116,7 +117,7 @@ impl Destager {
     pub(crate) fn take_growth_in(&self, state: &mut BackgroundState, pv: u32, more: u32) {
         let change = state.allocator.grow_pv(pv, more);
         let total = if state.allocator.gives(pv) { more.into() } else { 0 };
-        self.core.space.change_capacity(total, &change, true);
+        self.core.space.change_capacity((state.allocator.area(pv), total), &change, true);
         self.measure_backing(state);
         state.evacuated = false;
         Self::pvs_changed(state);

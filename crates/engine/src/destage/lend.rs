@@ -1,6 +1,7 @@
 //! Lending slots to writers, and taking them back (decision 63).
 
 use super::state::BackgroundState;
+use crate::area::{Area, SlotKind};
 use crate::core::Core;
 use crate::destage::Destager;
 use crate::error::Result;
@@ -31,7 +32,7 @@ const REFERRED_PARTS: u64 = 4;
 
 /// The slot sizes that writers want, by log2 of the size.
 #[derive(Default)]
-pub(crate) struct Lending(BTreeMap<u8, Wanted>);
+pub(crate) struct Lending(BTreeMap<SlotKind, Wanted>);
 
 struct Wanted {
     /// Number of bytes to lend.
@@ -84,8 +85,8 @@ impl Core {
 
 impl Destager {
     /// Lends slots of the sizes that writers want, and takes back slots that they do not want any
-    /// more. Does nothing while the allocator has uncommitted changes. In a shortage, or when a
-    /// physical volume fails, no slots are lent. Writers then use the journal.
+    /// more. Does nothing while the allocator has uncommitted changes. Where space is short, or
+    /// when a physical volume fails, no slots are lent. Writers then use the journal.
     pub(crate) fn lend(&self, state: &mut BackgroundState) -> Result<()> {
         match self.try_lend(state) {
             Err(error) if self.core.fault.check().is_ok() => {
@@ -105,8 +106,11 @@ impl Destager {
         if !self.core.writes_by_reference() || !state.allocator.is_clean() {
             return Ok(());
         }
-        if !self.core.space.is_ample(0) {
-            return self.recall_all(state).map(drop);
+        let areas = self.core.space.areas().into_iter();
+        let short: Vec<Area> = areas.filter(|area| !self.core.space.is_ample(*area, 0)).collect();
+        if !short.is_empty() {
+            state.allocator.keep_none(&|area| short.contains(&area));
+            self.recall(state, |kind, _| short.contains(&kind.area))?;
         }
         self.leave_failed(state);
         if state.allocator.pv_ids().into_iter().any(|pv| !state.allocator.gives(pv)) {
@@ -119,25 +123,26 @@ impl Destager {
         }
         let now = self.core.world.clock.monotonic();
         let demands: Vec<Demand> = self.core.lent.look().collect();
-        for demand in demands {
-            self.lend_size(state, demand, now)?;
+        for demand in demands.into_iter().filter(|demand| !short.contains(&demand.kind.area)) {
+            self.lend_kind(state, demand, now)?;
         }
         Ok(())
     }
 
-    fn lend_size(&self, state: &mut BackgroundState, demand: Demand, now: u64) -> Result<()> {
-        let Demand { slot_log2, left, wanted } = demand;
+    fn lend_kind(&self, state: &mut BackgroundState, demand: Demand, now: u64) -> Result<()> {
+        let Demand { kind, left, wanted } = demand;
+        let slot_log2 = kind.log2;
         let left = left << slot_log2;
         if wanted == 0 {
             let idle = |known: &Wanted| now.saturating_sub(known.last) > IDLE_NANOS;
-            if state.lending.0.get(&slot_log2).is_some_and(idle) {
-                self.keep_open(state, slot_log2, 0)?;
-                self.recall(state, |of, _| of == slot_log2)?;
-                state.lending.0.remove(&slot_log2);
+            if state.lending.0.get(&kind).is_some_and(idle) {
+                self.keep_open(state, kind, 0)?;
+                self.recall(state, |of, _| of == kind)?;
+                state.lending.0.remove(&kind);
             }
             return Ok(());
         }
-        let known = state.lending.0.entry(slot_log2).or_insert(Wanted { bytes: FIRST_LENT / 2, last: now });
+        let known = state.lending.0.entry(kind).or_insert(Wanted { bytes: FIRST_LENT / 2, last: now });
         // Less than a quarter of the planned bytes is left.
         if left < known.bytes / 4 {
             known.bytes = (known.bytes * 2).min(MOST_LENT);
@@ -147,8 +152,8 @@ impl Destager {
         // References replace at most this number of extents before a batch frees the replaced
         // slots. The next references use these extents again.
         let extents = self.core.most_referred() / self.core.config.extent_size;
-        self.keep_open(state, slot_log2, extents as usize)?;
-        let most = bytes.min(self.core.totals().available / LENT_PARTS);
+        self.keep_open(state, kind, extents as usize)?;
+        let most = bytes.min(self.core.totals_of(kind.area).available / LENT_PARTS);
         if left >= most / 2 {
             return Ok(());
         }
@@ -156,24 +161,24 @@ impl Destager {
         let mut slots = (most - left) >> slot_log2;
         while slots >= u64::from(least) {
             let count = u32::try_from(slots).unwrap_or(u32::MAX);
-            let lent = state.allocator.lend(&self.core.space, slot_log2, (least, count));
+            let lent = state.allocator.lend(&self.core.space, kind, (least, count));
             let Some(run) = lent.map_err(|e| self.failed(state, Task::Upkeep, e))? else {
-                self.core.lent.note_exhausted(slot_log2);
+                self.core.lent.note_exhausted(kind);
                 break;
             };
             slots -= u64::from(run.count);
-            self.core.lent.add(slot_log2, vec![run]);
+            self.core.lent.add(kind, vec![run]);
         }
         Ok(())
     }
 
-    /// Takes back lent slots that no writer has taken, for which `recalls` is true: (log2 of the
-    /// slot size, number of the physical volume). Closes such empty extents, too. Returns whether
-    /// there were such slots. The allocator must have no uncommitted changes.
+    /// Takes back lent slots that no writer has taken, for which `recalls` is true: (kind, number
+    /// of the physical volume). Closes such empty extents, too. Returns whether there were such
+    /// slots. The allocator must have no uncommitted changes.
     pub(crate) fn recall(
         &self,
         state: &mut BackgroundState,
-        recalls: impl Fn(u8, u32) -> bool,
+        recalls: impl Fn(SlotKind, u32) -> bool,
     ) -> Result<bool> {
         let slots = self.core.lent.recall(&recalls);
         let any = !slots.is_empty();
@@ -181,16 +186,16 @@ impl Destager {
             let change = state.allocator.reuse(&slots).map_err(|e| self.core.fault.poison(&e))?;
             self.core.space.settle(&change, &[]);
         }
-        let sizes: Vec<u8> = state.lending.0.keys().copied().collect();
-        sizes.into_iter().try_for_each(|slot_log2| {
-            let closed = state.allocator.close_kept(&self.core.space, slot_log2, |pv| recalls(slot_log2, pv));
+        let kinds: Vec<SlotKind> = state.lending.0.keys().copied().collect();
+        kinds.into_iter().try_for_each(|kind| {
+            let closed = state.allocator.close_kept(&self.core.space, kind, |pv| recalls(kind, pv));
             closed.map_err(|e| self.core.fault.poison(&e))
         })?;
         Ok(any)
     }
 
-    fn keep_open(&self, state: &mut BackgroundState, slot_log2: u8, most: usize) -> Result<()> {
-        let kept = state.allocator.keep_open(&self.core.space, slot_log2, most);
+    fn keep_open(&self, state: &mut BackgroundState, kind: SlotKind, most: usize) -> Result<()> {
+        let kept = state.allocator.keep_open(&self.core.space, kind, most);
         kept.map_err(|e| self.core.fault.poison(&e))
     }
 
@@ -201,7 +206,7 @@ impl Destager {
             return Ok(false);
         }
         // Extents that become empty from now on are closed, too, until slots are lent again.
-        state.allocator.keep_none();
+        state.allocator.keep_none(&|_| true);
         self.recall(state, |_, _| true)
     }
 }

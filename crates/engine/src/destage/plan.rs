@@ -4,6 +4,7 @@ use super::batch::{Batch, BatchItem, Below, Content, Placed};
 use super::overlay::{ChunkOverlay, UNIT, Under};
 use super::record::Recorder;
 use super::state::BackgroundState;
+use crate::area::SlotKind;
 use crate::branch::{Base, Branch, ExternalBase, View};
 use crate::catalog::PageKey;
 use crate::catalog::Version;
@@ -45,7 +46,7 @@ pub(super) struct Plan {
     pub(super) recorded: Vec<Recorder>,
     /// Promises without a journal record, for copies and for chunks that leave a failed physical
     /// volume: (log2 of the slot size, slots).
-    pub(super) reserved: Vec<(u8, u64)>,
+    pub(super) reserved: Vec<(SlotKind, u64)>,
     /// Slots that were taken from the promises of the batch's records.
     taken: Taken,
     /// Units of which the batch writes a part. The rest is kept, so it is verified before the
@@ -59,7 +60,7 @@ pub(super) struct Plan {
 
 /// By log2 of the slot size: the number of slots taken, and how many of these are for chunks that
 /// leave a failed physical volume. A write over a chunk that has a slot may hold no promise.
-type Taken = BTreeMap<u8, (u64, u64)>;
+type Taken = BTreeMap<SlotKind, (u64, u64)>;
 
 impl Plan {
     /// The parts that the decisions about the chunks of a branch of the batch fill.
@@ -113,7 +114,7 @@ pub(super) struct Target<'a> {
 impl Target<'_> {
     /// A request for a slot for content of the chunk.
     pub(super) fn slot_request(&self, class: Class) -> SlotRequest {
-        SlotRequest::new(class, self.branch.slot_log2, self.branch.id, self.chunk)
+        SlotRequest::new(class, self.branch.kind(), self.branch.id, self.chunk)
     }
 
     /// Returns the slot behind which the new slot is placed. Preserved or redirected content leaves
@@ -196,7 +197,8 @@ impl Destager {
     }
 
     /// Promises the slots that chunks on a failed physical volume take beyond the promises of the
-    /// batch's records.
+    /// batch's records. If that is a dedicated one, those promises were made there, and count for
+    /// nothing elsewhere.
     fn promise_moves(
         &self,
         state: &mut BackgroundState,
@@ -205,17 +207,18 @@ impl Destager {
         plan: &mut Plan,
     ) -> Result<()> {
         // A batch that is applied again has used its promises up.
-        let held: BTreeMap<u8, u64> =
+        let held: BTreeMap<SlotKind, u64> =
             if redo { BTreeMap::new() } else { batch.released().into_iter().collect() };
-        for (slot_log2, (taken, moved)) in &plan.taken {
-            let held = held.get(slot_log2).copied().unwrap_or(0);
-            let missing = taken.saturating_sub(held).min(*moved);
-            if missing > 0 && !self.borrow(state, *slot_log2, missing) {
+        for (kind, (taken, moved)) in &plan.taken {
+            let from = state.allocator.serving(kind.area).slots(kind.log2);
+            let held = held.get(kind).copied().unwrap_or(0);
+            let missing = if from == *kind { taken.saturating_sub(held).min(*moved) } else { *taken };
+            if missing > 0 && !self.borrow(state, from, missing) {
                 return Err(no_space(
                     "write data of a failed physical volume to the others: they have no space",
                 ));
             }
-            plan.reserved.extend((missing > 0).then_some((*slot_log2, missing)));
+            plan.reserved.extend((missing > 0).then_some((from, missing)));
         }
         Ok(())
     }
@@ -269,7 +272,7 @@ impl Destager {
         let class = if copied.is_some() { Class::Preserved } else { Class::Current };
         let request = target.slot_request(class).of_origin(old).behind(target.place_before(kept_for));
         let slot = state.allocator.allocate(&self.core.space, &request)?;
-        out.take(branch.slot_log2, false);
+        out.take(branch.kind(), false);
         self.core.positions.allocated.fetch_add(1 << branch.slot_log2, Ordering::Relaxed);
         if let (Some(old), Some(last)) = (copied, kept_for) {
             let born = current.map_or(epoch, |e| e.born);
@@ -316,7 +319,7 @@ impl Destager {
         }
         let request = target.slot_request(Class::Current).of_origin(Some(entry.slot));
         let slot = state.allocator.allocate(&self.core.space, &request)?;
-        out.take(branch.slot_log2, true);
+        out.take(branch.kind(), true);
         self.core.positions.allocated.fetch_add(1 << branch.slot_log2, Ordering::Relaxed);
         let under = if overlay.emptied { Under::Zeros } else { Under::Slot(entry.slot) };
         let mixed = overlay.place(slot, 1 << branch.chunk_log2, under, out.fresh);
@@ -362,8 +365,8 @@ impl Destager {
         for last in older {
             let slot = if current.slot == Slot::HOLE {
                 Slot::HOLE
-            } else if self.borrow(state, branch.slot_log2, 1) {
-                out.reserved.push((branch.slot_log2, 1));
+            } else if self.borrow(state, branch.kind(), 1) {
+                out.reserved.push((branch.kind(), 1));
                 let request = target.slot_request(Class::Preserved).of_origin(Some(current.slot));
                 let slot = state.allocator.allocate(&self.core.space, &request)?;
                 self.core.positions.allocated.fetch_add(1 << branch.slot_log2, Ordering::Relaxed);
@@ -459,7 +462,7 @@ pub(super) struct Outcome<'a> {
     pub(super) after: &'a mut Vec<Placed>,
     pub(super) mixed: &'a mut Vec<MixedUnit>,
     pub(super) copied: &'a mut BTreeSet<BranchId>,
-    pub(super) reserved: &'a mut Vec<(u8, u64)>,
+    pub(super) reserved: &'a mut Vec<(SlotKind, u64)>,
     pub(super) taken: &'a mut Taken,
     pub(super) done: &'a mut PreserveStats,
 }
@@ -492,8 +495,8 @@ impl Outcome<'_> {
     }
 
     /// Counts a slot that was taken without a promise of its own.
-    pub(super) fn take(&mut self, slot_log2: u8, moved: bool) {
-        let (taken, moves) = self.taken.entry(slot_log2).or_default();
+    pub(super) fn take(&mut self, kind: SlotKind, moved: bool) {
+        let (taken, moves) = self.taken.entry(kind).or_default();
         (*taken, *moves) = (*taken + 1, *moves + u64::from(moved));
     }
 

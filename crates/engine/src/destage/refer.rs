@@ -81,7 +81,7 @@ impl Destager {
         // Nothing is written to a physical volume that has failed, so the chunk gets another slot.
         let request = target.slot_request(Class::Current).of_origin(Some(slot));
         let new = state.allocator.allocate(&self.core.space, &request)?;
-        out.take(branch.slot_log2, true);
+        out.take(branch.kind(), true);
         self.core.positions.allocated.fetch_add(size, Ordering::Relaxed);
         state.allocator.free_lent(slot, branch.slot_log2)?;
         if overlay.parts.is_empty() {

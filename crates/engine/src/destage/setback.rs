@@ -4,6 +4,7 @@
 //! last commit. The work is done again later, or elsewhere. Any other failure poisons the pool.
 
 use super::state::BackgroundState;
+use crate::area::SlotKind;
 use crate::destage::Destager;
 use crate::error::{Error, ErrorKind, Result};
 use crate::shortage::{Task, passing};
@@ -68,10 +69,10 @@ impl Destager {
 
     /// Promises slots to background work until its next commit. False when there is no room for
     /// them.
-    pub(crate) fn borrow(&self, state: &mut BackgroundState, slot_log2: u8, slots: u64) -> bool {
-        let lent = self.core.space.try_reserve(slot_log2, slots);
+    pub(crate) fn borrow(&self, state: &mut BackgroundState, kind: SlotKind, slots: u64) -> bool {
+        let lent = self.core.space.try_reserve(kind, slots);
         if lent {
-            state.lent.push((slot_log2, slots));
+            state.lent.push((kind, slots));
         }
         lent
     }

@@ -5,6 +5,7 @@ use super::batch::Batch;
 use super::lend::Lending;
 use super::rebuilds::Rebuilds;
 use super::record::Recorder;
+use crate::area::SlotKind;
 use crate::branch::Branch;
 use crate::catalog::{FillRecord, PassPosition, Positions, RebalanceRecord, Txn};
 use crate::error::Result;
@@ -26,7 +27,7 @@ pub(crate) struct BackgroundState {
     /// The batch behind `ends`, if it was collected in advance.
     pub(crate) ahead: Option<Ahead>,
     /// Slots promised to background work since the last commit: (log2 of the slot size, slots).
-    pub(crate) lent: Vec<(u8, u64)>,
+    pub(crate) lent: Vec<(SlotKind, u64)>,
     /// The positions as of the last commit.
     pub(crate) committed: Positions,
     /// Everything up to this LSN is in place, durably. The catalog may not have that yet.

@@ -4,6 +4,7 @@
 pub(crate) mod feature;
 pub(crate) mod history;
 pub(crate) mod layout;
+pub(crate) mod pv;
 pub(crate) mod rebalance;
 pub(crate) mod recompression;
 mod repaired;
@@ -43,6 +44,8 @@ pub struct VolumeInfo {
     pub method: Method,
     /// Whether snapshots share what is preserved.
     pub order: Order,
+    /// The number of the dedicated physical volume that the volume is on.
+    pub dedicated_pv: Option<u32>,
     /// The policy for the space of the volume's snapshots.
     pub policy: SnapshotPolicy,
     /// The path of the image that the volume rests on, directly or through snapshots.
@@ -252,33 +255,7 @@ pub struct VolumeStatistics {
     pub regions: VolumeRegions,
 }
 
-/// The state of a physical volume.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct PvInfo {
-    /// Number inside the pool, never used twice.
-    pub id: u32,
-    /// Identity in the label.
-    pub uuid: Uuid,
-    /// Path as the operator gave it.
-    pub path: String,
-    /// Usable bytes (whole extents).
-    pub size: u64,
-    /// Bytes of used extents.
-    pub used: u64,
-    /// New slots are placed elsewhere, and data is being moved away.
-    pub draining: bool,
-    /// Number of reads that failed since the pool was opened.
-    pub read_errors: u64,
-    /// The last read error; empty if there was none.
-    pub last_read_error: String,
-    /// The error of a write that failed. Nothing is written to the physical volume any more until
-    /// the pool is opened again. It can still be read.
-    pub failure: Option<String>,
-    /// The members, if the physical volume is a mirror or a RAID-5.
-    pub layout: Option<layout::LayoutInfo>,
-}
-
-/// The state of the pool.
+/// The state of the pool. Numbers of bytes are those of all physical volumes.
 #[derive(Debug, Clone)]
 pub struct PoolInfo {
     /// Identity.

@@ -130,11 +130,16 @@ impl Pool {
                 let record = VolumeRecord::new(uuids[n], name, of, BranchId(id + 1));
                 let volume = VolumeRecord { created, ..record };
                 let branch = &line.branch;
-                let (chunk_log2, method) = (branch.chunk_log2, branch.method());
-                let base = base_of(branch);
-                let id = VolumeId(id);
-                controls
-                    .push(CloneVolume { id, chunk_log2, base, at: Some(point.lsn), method, volume }.into());
+                let clone = CloneVolume {
+                    id: VolumeId(id),
+                    chunk_log2: branch.chunk_log2,
+                    base: base_of(branch),
+                    at: Some(point.lsn),
+                    method: branch.method(),
+                    volume,
+                    area: branch.area,
+                };
+                controls.push(clone.into());
             }
             Ok((vec![together(controls)], None))
         })?;
@@ -196,6 +201,7 @@ impl Pool {
                     labels: self.undo_labels(undo),
                     ..snapshot_record(names, state, undo.name, uuid(&*self.core.world.rng), created)?
                 },
+                area: state.line.branch.area,
             };
             anchors.extend(names.anchor_after(&roll_back, &*self.core.world.rng));
             roll_backs.push(roll_back.into());

@@ -3,9 +3,10 @@
 use super::Pool;
 use super::layouts::layout_info;
 use super::trash::check_unused;
+use crate::area::Area;
 use crate::branch::namespace::{Namespace, check_deletable, check_name, check_size};
 use crate::branch::{Branch, VolumeState};
-use crate::catalog::features::PLACEMENTS;
+use crate::catalog::features::{DEDICATED, PLACEMENTS};
 use crate::catalog::{ImageRecord, PvRecord, VolumeRecord, is_later};
 use crate::control::{
     AddPv, Control, CreateOver, CreateVolume, DeleteVolume, RemovePv, RenameVolume, ResizeVolume,
@@ -14,7 +15,8 @@ use crate::control::{
 use crate::disk::{Dir, SyncPurpose};
 use crate::error::{Error, ErrorKind, Result, conflict, invalid, no_space};
 use crate::ids::{BranchId, Lsn, VolumeId};
-use crate::info::{PvInfo, VolumeInfo};
+use crate::info::VolumeInfo;
+use crate::info::pv::{DedicatedSpace, PvInfo};
 use crate::settings::{DEFAULT_CHUNK_SIZE, NewVolume, Placement, PoolConfig, PvSpec, SnapshotPolicy};
 use crate::shortage::Task;
 use crate::space::label::Label;
@@ -30,7 +32,19 @@ impl Pool {
     pub fn create_volume(&self, new: &NewVolume) -> Result<VolumeInfo> {
         let identity = uuid(&*self.core.world.rng);
         let now = self.core.world.clock.now();
-        self.destager.submit(|names| created(names, new, &self.core.config, identity, now, None))?;
+        self.destager
+            .submit(|names| created(names, new, &self.core.config, (identity, now), (None, None)))?;
+        self.volume(&new.name)
+    }
+
+    /// Creates a volume on a dedicated physical volume, which is given by its path, or, if it is a
+    /// layout, by its name. Whatever the volume, its snapshots and its clones need is allocated
+    /// there, and only there.
+    pub fn create_volume_on(&self, new: &NewVolume, on: &str) -> Result<VolumeInfo> {
+        let identity = uuid(&*self.core.world.rng);
+        let now = self.core.world.clock.now();
+        let at = (identity, now);
+        self.destager.submit(|names| created(names, new, &self.core.config, at, (None, Some(on))))?;
         self.volume(&new.name)
     }
 
@@ -128,6 +142,7 @@ impl Pool {
                 size: pv.extents as u64 * self.core.config.extent_size,
                 used: used(*id) * self.core.config.extent_size,
                 draining: pv.draining,
+                dedicated: pv.dedicated.then(|| self.space_on(*id)),
                 read_errors,
                 last_read_error,
                 layout: held.as_ref().and_then(|pv| layout_info(&*pv.disk, self.core.config.extent_size)),
@@ -137,20 +152,42 @@ impl Pool {
         names.pvs.iter().map(info).collect()
     }
 
+    fn space_on(&self, pv: u32) -> DedicatedSpace {
+        let totals = self.core.totals_of(Area::Only(pv));
+        DedicatedSpace { capacity: totals.capacity, available: totals.available, own_available: totals.own }
+    }
+
+    /// Returns the path of a physical volume.
+    pub fn pv_path(&self, pv: u32) -> Option<String> {
+        self.core.names.read().pvs.get(&pv).map(|pv| pv.path.clone())
+    }
+
     /// Adds a physical volume to the pool. Its space counts when this returns.
     pub fn add_pv(&self, spec: &PvSpec) -> Result<PvInfo> {
         let _one_at_a_time = self.core.pv_operations.lock();
         self.core.check_usable()?;
-        self.add_pv_alone(spec)
+        self.add_pv_alone(spec, false)
+    }
+
+    /// Adds a physical volume that only volumes use that are made for it:
+    /// [`Pool::create_volume_on`].
+    pub fn add_dedicated_pv(&self, spec: &PvSpec) -> Result<PvInfo> {
+        let _one_at_a_time = self.core.pv_operations.lock();
+        self.core.check_usable()?;
+        self.add_pv_alone(spec, true)
     }
 
     /// Adds a physical volume while no other operation of that kind goes on.
-    pub(super) fn add_pv_alone(&self, spec: &PvSpec) -> Result<PvInfo> {
+    pub(super) fn add_pv_alone(&self, spec: &PvSpec, dedicated: bool) -> Result<PvInfo> {
         let id = self.core.names.read().next_pv;
         if id >= MAX_PVS {
             return Err(invalid(format!(
                 "add a physical volume: the limit of {MAX_PVS} in the life of a pool is reached"
             )));
+        }
+        // Older builds would place everything everywhere.
+        if dedicated && !self.core.has_feature(DEDICATED) {
+            self.destager.enable_bare(DEDICATED)?;
         }
         let known = |uuid: &Uuid| self.core.names.read().pvs.values().any(|pv| pv.uuid == *uuid);
         let extent_size = self.core.config.extent_size;
@@ -173,9 +210,9 @@ impl Pool {
         let path = spec.path.clone();
         // The physical volume stays open from here on: no other process can claim it before the
         // operation is carried out.
-        let record = PvRecord { uuid: identity, path: path.clone(), extents, draining: false };
+        let record = PvRecord { dedicated, ..PvRecord::new(identity, path.clone(), extents) };
         self.core.pvs.insert(Pv::new(id, &record, disk));
-        let add: Control = AddPv { pv: id, uuid: identity, path, extents }.into();
+        let add: Control = AddPv { pv: id, uuid: identity, path, extents, dedicated }.into();
         // Slots on the physical volume may be committed only after the catalog knows it. Its space
         // counts from then on.
         let added = match self.core.shortages.cause(Task::Destage) {
@@ -246,12 +283,14 @@ impl Pool {
             let lsn = self.destager.submit(|_| Ok(SetDraining { pv, draining }.into()))?;
             return self.see_through(lsn);
         }
+        self.core.names.read().check_vacant(pv)?;
         {
             let state = &mut *self.destager.state.lock();
             let moving = state.allocator.movable_bytes(pv);
             let was_draining = state.allocator.is_draining(pv);
             let kept = self.destager.apply_draining(state, pv, true, false);
-            if !kept || self.core.totals().available < moving {
+            let area = state.allocator.area(pv);
+            if !kept || area == Area::Common && self.core.totals_of(area).available < moving {
                 if kept && !was_draining {
                     self.destager.apply_draining(state, pv, false, true);
                 }
@@ -260,8 +299,21 @@ impl Pool {
                 )));
             }
         }
-        self.destager.submit(|_| Ok(SetDraining { pv, draining }.into()))?;
+        self.submit_leaving(pv, SetDraining { pv, draining }.into())?;
         Ok(())
+    }
+
+    /// Sequences an operation on a physical volume that gives out no more slots. Volumes may have
+    /// come to it, if it is dedicated: then it stays.
+    fn submit_leaving(&self, pv: u32, operation: Control) -> Result<Lsn> {
+        let submitted = self.destager.submit(|names| {
+            names.check_vacant(pv)?;
+            Ok(operation.clone())
+        });
+        if submitted.is_err() && !self.core.names.read().pvs.get(&pv).is_some_and(|pv| pv.draining) {
+            self.destager.apply_draining(&mut self.destager.state.lock(), pv, false, true);
+        }
+        submitted
     }
 
     /// Removes an empty physical volume and wipes its label.
@@ -271,6 +323,7 @@ impl Pool {
         let pv = self.core.names.read().find_pv(wanted)?;
         // Earlier operations on the physical volume are carried out first.
         self.destager.destage_to(self.core.journal.last().lsn)?;
+        self.core.names.read().check_vacant(pv)?;
         {
             let state = &mut *self.destager.state.lock();
             self.destager.recall(state, |_, of| of == pv)?;
@@ -280,13 +333,19 @@ impl Pool {
                     "remove {wanted}: {used} extents are in use; drain it first and wait until it is empty"
                 )));
             }
-            let takes =
-                |(id, other): (&u32, &PvRecord)| *id != pv && !other.draining && state.allocator.gives(*id);
-            if !self.core.names.read().pvs.iter().any(takes) {
+            let names = self.core.names.read();
+            let area = state.allocator.area(pv);
+            let is_used = area == Area::Common && names.branches.values().any(|b| b.area == area);
+            let takes = |id: &u32| {
+                let other = state.allocator.gives(*id) && state.allocator.area(*id) == Area::Common;
+                *id != pv && other && names.pvs.get(id).is_some_and(|pv| !pv.draining)
+            };
+            if is_used && !names.pvs.keys().any(takes) {
                 return Err(conflict(format!(
                     "remove {wanted}: no other physical volume takes data; add one, or stop draining one"
                 )));
             }
+            drop(names);
             // From here on nothing new is placed on the physical volume.
             if !self.destager.apply_draining(state, pv, true, false) {
                 return Err(no_space(format!(
@@ -295,7 +354,7 @@ impl Pool {
             }
         }
         let removed = self.core.pvs.held(pv);
-        let lsn = self.destager.submit(|_| Ok(RemovePv { pv }.into()))?;
+        let lsn = self.submit_leaving(pv, RemovePv { pv }.into())?;
         self.see_through(lsn)?;
         removed.and_then(|pv| pv.wiped.get().cloned()).unwrap_or(Ok(()))
     }
@@ -306,9 +365,8 @@ pub(super) fn created(
     names: &Namespace,
     new: &NewVolume,
     config: &PoolConfig,
-    uuid: Uuid,
-    created: u64,
-    image: Option<ImageRecord>,
+    (uuid, created): (Uuid, u64),
+    (image, on): (Option<ImageRecord>, Option<&str>),
 ) -> Result<Control> {
     check_name(&new.name)?;
     check_block_size(new.block_size)?;
@@ -324,13 +382,14 @@ pub(super) fn created(
     if names.by_name.contains_key(&new.name) {
         return Err(conflict(format!("create volume {}: the name is taken", new.name)));
     }
+    let area = on.map_or(Ok(Area::Common), |on| names.dedicated(on))?;
     let of = (new.size, new.block_size);
     let record = VolumeRecord::new(uuid, &new.name, of, BranchId(names.next_id + 1));
     let volume = VolumeRecord { read_only: new.read_only, created, ..record };
     let (id, chunk_log2) = (VolumeId(names.next_id), chunk.trailing_zeros() as u8);
     Ok(match image {
-        None => CreateVolume { id, chunk_log2, volume }.into(),
-        Some(image) => CreateOver { id, chunk_log2, image, volume }.into(),
+        None => CreateVolume { id, chunk_log2, volume, area }.into(),
+        Some(image) => CreateOver { id, chunk_log2, image, volume, area }.into(),
     })
 }
 

@@ -26,15 +26,24 @@ impl Pool {
     /// is a raw file or block device that must not change from now on. The volume takes no space. A
     /// size of 0 means the image's size. A longer volume has zeros behind the image.
     pub fn create_volume_over(&self, new: &NewVolume, image: &str) -> Result<VolumeInfo> {
+        self.create_over(new, image, None)
+    }
+
+    /// Does the same on a dedicated physical volume: see [`Pool::create_volume_on`].
+    pub fn create_volume_over_on(&self, new: &NewVolume, image: &str, on: &str) -> Result<VolumeInfo> {
+        self.create_over(new, image, Some(on))
+    }
+
+    fn create_over(&self, new: &NewVolume, image: &str, on: Option<&str>) -> Result<VolumeInfo> {
         let record = ExternalImage::describe(&*self.core.dir, image, new.size)?;
         let mut new = new.clone();
         if new.size == 0 {
             new.size =
                 record.len.checked_next_multiple_of(new.block_size.max(1).into()).unwrap_or(record.len);
         }
-        let (identity, now) = (uuid(&*self.core.world.rng), self.core.world.clock.now());
-        self.destager
-            .submit(|names| created(names, &new, &self.core.config, identity, now, Some(record.clone())))?;
+        let at = (uuid(&*self.core.world.rng), self.core.world.clock.now());
+        let of = (Some(record), on);
+        self.destager.submit(|names| created(names, &new, &self.core.config, at, of.clone()))?;
         // The image is opened now, and kept open. It is the file that the caller may hold for this
         // call, and its name need not lead to it a moment later. If it is gone, reads will report
         // that.

@@ -6,7 +6,7 @@ use crate::disk::layout::record::MAX_MEMBERS;
 use crate::disk::layout::spares::Spare;
 use crate::disk::{Cause, DiskLayout, SyncPurpose};
 use crate::error::{Error, Result, conflict, invalid, not_found};
-use crate::info::PvInfo;
+use crate::info::pv::PvInfo;
 use crate::settings::GrowSpec;
 use crate::space::label::{extents_on, most_bytes};
 use crate::space::pv::Pv;

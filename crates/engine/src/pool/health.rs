@@ -212,9 +212,12 @@ impl Pool {
 
     fn warn_of_space(&self, warnings: &mut Vec<Warning>) {
         let totals = self.core.totals();
-        if self.core.lacks_own_space() {
+        for area in self.core.areas_without_space() {
+            let totals = self.core.totals_of(area);
+            let on = area.dedicated().and_then(|pv| self.core.pvs.held(pv));
+            let on = on.map(|pv| format!(" on {}, which is dedicated", pv.path)).unwrap_or_default();
             let text = format!(
-                "space is low: {} of {} bytes are available (less than {} %)",
+                "space is low{on}: {} of {} bytes are available (less than {} %)",
                 totals.available, totals.capacity, self.core.options.low_space_percent
             );
             warnings.push(Warning::new(code::SPACE_LOW, text));

@@ -37,13 +37,13 @@ impl Pool {
                 check_free(names, state, name)?;
                 check_depth(line)?;
                 let id = SnapshotId(names.next_id + 2 * n as u64);
-                let branch = BranchId(id.0 + 1);
-                branches.push(branch);
+                let new = BranchId(id.0 + 1);
+                branches.push(new);
                 let snapshot = SnapshotRecord {
                     uuid: uuids[n],
                     name: (*name).to_owned(),
                     volume: state.id,
-                    of: Frozen { branch, epoch: Epoch::FIRST },
+                    of: Frozen { branch: new, epoch: Epoch::FIRST },
                     size: point.size,
                     block_size: state.block_size,
                     created: point.time,
@@ -52,11 +52,17 @@ impl Pool {
                     protected: false,
                     labels: Default::default(),
                 };
-                let (chunk_log2, method) = (line.branch.chunk_log2, line.branch.method());
-                let base = base_of(&line.branch);
-                let kept: Control =
-                    KeepMoment { id, snapshot, chunk_log2, base, at: point.lsn, method }.into();
-                controls.push(kept);
+                let branch = &line.branch;
+                let keep = KeepMoment {
+                    id,
+                    snapshot,
+                    chunk_log2: branch.chunk_log2,
+                    base: base_of(branch),
+                    at: point.lsn,
+                    method: branch.method(),
+                    area: branch.area,
+                };
+                controls.push(keep.into());
             }
             let fill: Control = SetFill { branches, rate: Some(QUIET_RATE) }.into();
             controls.push(fill);

@@ -8,8 +8,8 @@ use crate::disk::layout::record::{LayoutKind, MAX_COPIES, MAX_MEMBERS, file_name
 use crate::disk::layout::{NewLayout, NewMember, create, path_of};
 use crate::disk::{Cause, Dir, Disk, DiskLayout, Growth};
 use crate::error::{Error, ErrorKind, Result, conflict, invalid, not_found};
-use crate::info::PvInfo;
 use crate::info::layout::{LayoutInfo, MemberInfo};
+use crate::info::pv::PvInfo;
 use crate::settings::{LayoutShape, LayoutSpec, PvSpec};
 use crate::space::label::DATA_START;
 use crate::space::pv::{Pv, open_new};
@@ -79,6 +79,15 @@ impl Pool {
     /// Makes a mirror or a RAID-5 of disks, and adds it as a physical volume. Its path is
     /// `mirror:NAME` or `raid5:NAME`.
     pub fn add_layout(&self, spec: &LayoutSpec) -> Result<PvInfo> {
+        self.add_layout_as(spec, false)
+    }
+
+    /// Does the same, for volumes that are made for the layout: see [`Pool::add_dedicated_pv`].
+    pub fn add_dedicated_layout(&self, spec: &LayoutSpec) -> Result<PvInfo> {
+        self.add_layout_as(spec, true)
+    }
+
+    fn add_layout_as(&self, spec: &LayoutSpec, dedicated: bool) -> Result<PvInfo> {
         let _cause = Cause::Open.begin();
         let _one_at_a_time = self.core.pv_operations.lock();
         self.core.check_usable()?;
@@ -109,7 +118,7 @@ impl Pool {
         create(&*self.core.dir, name, uuid(&*self.core.world.rng), layout, &new).map_err(failed)?;
         // The disks are locked again as those of the layout.
         drop(new);
-        let added = self.add_pv_alone(&PvSpec { path: path.clone(), size: None, force: true });
+        let added = self.add_pv_alone(&PvSpec { path: path.clone(), size: None, force: true }, dedicated);
         // An addition that waits for the end of a shortage needs the record. One that stays is
         // replaced by the next layout with this name.
         let is_known = || self.core.names.read().pvs.values().any(|pv| pv.path == path);

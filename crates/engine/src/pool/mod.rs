@@ -41,13 +41,14 @@ pub use crate::clock::{ClockChange, ClockInfo};
 pub use crate::health::{Health, Warning, code};
 pub use crate::info::feature::{FeatureInfo, FeatureState};
 pub use crate::info::layout::{Growth, LayoutInfo, MemberInfo, SpareInfo};
+pub use crate::info::pv::{DedicatedSpace, PvInfo};
 pub use crate::info::rebalance::RebalanceInfo;
 pub use crate::info::recompression::RecompressInfo;
 pub use crate::info::{
     CatalogScrub, CatalogSource, DamageInfo, DataScrubInfo, FlattenInfo, IndexSize, JournalLoss, Layout,
-    LostDevice, Origin, PoolInfo, PoolStats, PreserveStats, Progress, PvInfo, RegionCounts, RelocationInfo,
-    Salvage, SalvageFinding, SnapshotInfo, SnapshotSpace, SpaceUsage, TrashInfo, VolumeIndex, VolumeInfo,
-    VolumeLoss, VolumeRegions, VolumeStatistics, VolumeStats,
+    LostDevice, Origin, PoolInfo, PoolStats, PreserveStats, Progress, RegionCounts, RelocationInfo, Salvage,
+    SalvageFinding, SnapshotInfo, SnapshotSpace, SpaceUsage, TrashInfo, VolumeIndex, VolumeInfo, VolumeLoss,
+    VolumeRegions, VolumeStatistics, VolumeStats,
 };
 pub use crate::journal::loss::JOURNAL_DAMAGED;
 pub use crate::settings::{

@@ -3,6 +3,7 @@
 use super::feature::of_new_pool;
 use super::referred::{Referred, stage_found};
 use super::{Pool, reidentify};
+use crate::area::Area;
 use crate::branch::namespace::{Lines, Namespace, check_name};
 use crate::catalog::UsageKey;
 use crate::catalog::progress::{DataScrub, Scrub};
@@ -102,8 +103,7 @@ impl Pool {
                 return Err(conflict(format!("create a pool: {} was named twice", spec.path)));
             }
             let (disk, extents) = open_new(&*dir, spec, pool, (extent_size, config.atomic_unit), &|_| false)?;
-            let record =
-                PvRecord { uuid: uuid(&*world.rng), path: spec.path.clone(), extents, draining: false };
+            let record = PvRecord::new(uuid(&*world.rng), spec.path.clone(), extents);
             let label = Label { pool, pv_uuid: record.uuid, pv: id as u32, extents, extent_size };
             records.push((id as u32, record));
             disks.push((disk, label));
@@ -455,9 +455,9 @@ fn load_pvs(
         table.insert(pv.clone());
         let change = allocator.add_pv(pv, record.extents, record.draining);
         let total = if record.draining { 0 } else { record.extents as i64 };
-        space.change_capacity(total, &change, true);
+        space.change_capacity((allocator.area(*id), total), &change, true);
     }
-    space.change_capacity(0, &allocator.load()?, true);
+    space.change_capacity((Area::Common, 0), &allocator.load()?, true);
     Ok(())
 }
 
@@ -581,7 +581,7 @@ fn withdraw_leaving(names: &Namespace, allocator: &mut Allocator, space: &Space)
         if !stays && !allocator.is_draining(pv) {
             if allocator.gives(pv) {
                 let (extents, change) = allocator.contribution(pv);
-                space.change_capacity(-(extents as i64), &change, true);
+                space.change_capacity((allocator.area(pv), -(extents as i64)), &change, true);
             }
             allocator.set_draining(pv, true);
         }
@@ -637,7 +637,7 @@ fn recover_journal(
             let control = decode_control(header.lsn, data)?;
             turns.note(header.lsn, header.slots > 0 || !control.shares_commit(), None, Epoch::NONE);
             if let Some(branch) = names.branches.get(&header.branch) {
-                space.adjust_reserved(branch.slot_log2, header.slots.into());
+                space.adjust_reserved(branch.kind(), header.slots.into());
             }
             return control.apply(names, header.lsn, header.time);
         }
@@ -647,7 +647,7 @@ fn recover_journal(
                 && branch.discards_alone(header.offset, header.length, branch.cdp.is_on());
             turns.note(header.lsn, alone, Some(&branch.staging), header.epoch);
             stage_found(located, data, reference.as_ref(), &branch.staging);
-            space.adjust_reserved(branch.slot_log2, header.slots.into());
+            space.adjust_reserved(branch.kind(), header.slots.into());
             catalog_room.promised_before(growth(branch, header.kind, header.offset, header.length));
             catalog_room.mark(header.lsn);
             let record = (header.kind, header.offset, header.length);

@@ -238,6 +238,7 @@ impl Pool {
                 at: None,
                 method: branch.method(),
                 volume: clone,
+                area: branch.area,
             }
             .into())
         })?;
@@ -280,6 +281,7 @@ impl Pool {
                     labels: labels.clone(),
                     ..record(names, state, undo.name, identity, created)?
                 },
+                area: state.line.branch.area,
             };
             let anchor = names.anchor_after(&roll_back, &*self.core.world.rng);
             Ok(([roll_back.into()].into_iter().chain(anchor).collect(), None))

@@ -47,7 +47,7 @@ impl Pool {
     /// Returns whether the pool's own space is low. What only the file systems below lack, a purge
     /// may not give back.
     pub fn lacks_own_space(&self) -> bool {
-        self.core.lacks_own_space()
+        !self.core.areas_without_space().is_empty()
     }
 
     /// Returns the names of the snapshots of these volumes, in use or in the trash, in no order. A

@@ -1,6 +1,7 @@
 //! Opens what is left of a pool.
 
 use super::{journal, names, pvs, source};
+use crate::area::Area;
 use crate::branch::namespace::{Lines, Namespace};
 use crate::catalog::{Catalog, KnownStamps, Positions, StampRecord, Superblock};
 use crate::cdp::log::flushes::Flushes;
@@ -325,10 +326,10 @@ impl Opening {
             let Some(pv) = pvs.held(*id) else { continue };
             let change = allocator.add_pv(pv, record.extents, record.draining);
             let total = if record.draining { 0 } else { record.extents as i64 };
-            space.change_capacity(total, &change, true);
+            space.change_capacity((allocator.area(*id), total), &change, true);
         }
         if let Ok(change) = allocator.load() {
-            space.change_capacity(0, &change, true);
+            space.change_capacity((Area::Common, 0), &change, true);
         }
         allocator
     }

@@ -1,5 +1,6 @@
 //! Deletes snapshots by policy, where they take more than their reserve or space is low.
 
+use crate::area::Area;
 use crate::branch::VolumeState;
 use crate::branch::namespace::{Namespace, Snapshot};
 use crate::catalog::CURRENT;
@@ -9,34 +10,35 @@ use crate::destage::Destager;
 use crate::error::{ErrorKind, Result, conflict};
 use crate::ids::{BranchId, Epoch, SnapshotId};
 use crate::shortage::{Deletions, LastDeletion};
+use crate::space::reservations::Totals;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl Destager {
     /// Deletes a snapshot if a policy asks for it. False when none is to be deleted. With `short`,
-    /// a request waits for space: space then counts as low whatever the limit, and each deletion is
-    /// needed at once.
-    pub(crate) fn delete_by_policy(&self, short: bool) -> Result<bool> {
+    /// a request waits for space in that area: space then counts as low there whatever the limit,
+    /// and each deletion is needed at once.
+    pub(crate) fn delete_by_policy(&self, short: Option<Area>) -> Result<bool> {
         if !self.core.names.read().by_name.values().any(|state| state.policy.read().auto_delete) {
             return Ok(false);
         }
         let low = self.deletion_helps(short);
-        let Some(id) = self.core.snapshot_to_delete(&self.core.names.read(), low) else { return Ok(false) };
+        let Some(id) = self.core.snapshot_to_delete(&self.core.names.read(), &low) else { return Ok(false) };
         let last = LastDeletion {
             at: self.core.world.clock.monotonic(),
             returned: self.core.positions.returned.load(Ordering::Relaxed),
             expected: self.core.unique_bytes(id)?,
         };
-        let deleted = self.submit(|names| match self.core.snapshot_to_delete(names, low) {
+        let deleted = self.submit(|names| match self.core.snapshot_to_delete(names, &low) {
             Some(again) if again == id => Ok(DeleteSnapshots { ids: vec![id] }.into()),
             _ => Err(conflict("delete a snapshot by policy: the deletion is no longer necessary")),
         });
         match deleted {
             Ok(_) => {
-                tracing::info!(low, "a snapshot was deleted by policy");
+                tracing::info!(low = !low.is_empty(), "a snapshot was deleted by policy");
                 self.core.positions.auto_deleted.fetch_add(1, Ordering::Relaxed);
-                if low {
+                if !low.is_empty() {
                     self.core.deletions.lock().last = Some(last);
                 }
                 Ok(true)
@@ -46,29 +48,32 @@ impl Destager {
         }
     }
 
-    /// Returns whether space is so low that a snapshot should be deleted, and the last deletion
-    /// gave something back.
-    fn deletion_helps(&self, short: bool) -> bool {
+    /// Returns the areas in which space is so low that a snapshot should be deleted. None, if the
+    /// last deletion gave nothing back.
+    fn deletion_helps(&self, short: Option<Area>) -> Vec<Area> {
         // The destager takes lent slots back under this lock. Half-way, neither the space nor the
         // lent slots include them.
         let state = &*self.state.lock();
-        if !short && !self.core.lacks_own_space() {
+        let low = short.map_or_else(|| self.core.areas_without_space(), |area| vec![area]);
+        if low.is_empty() {
             *self.core.deletions.lock() = Deletions::default();
-            return false;
+            return low;
         }
         if self.is_returning(state) {
-            return false;
+            return Vec::new();
         }
         let returned = self.core.positions.returned.load(Ordering::Relaxed);
         let deletions = &mut *self.core.deletions.lock();
-        if let Some(last) =
-            deletions.last.take_if(|last| short || !last.is_recent(self.core.world.clock.monotonic()))
+        if let Some(last) = deletions
+            .last
+            .take_if(|last| short.is_some() || !last.is_recent(self.core.world.clock.monotonic()))
         {
             // Nothing of what the last snapshot alone needed has come back, so the next deletion
             // will hardly give more.
             deletions.futile = (last.expected > 0 && returned == last.returned).then_some(returned);
         }
-        deletions.last.is_none() && deletions.futile != Some(returned)
+        let helps = deletions.last.is_none() && deletions.futile != Some(returned);
+        if helps { low } else { Vec::new() }
     }
 }
 
@@ -89,16 +94,18 @@ impl Core {
         Ok(at.map_or(0, |at| tally.unique[at] << line.branch.slot_log2))
     }
 
-    fn snapshot_to_delete(&self, names: &Namespace, low: bool) -> Option<SnapshotId> {
+    /// Returns the oldest snapshot that a policy gives up: of a volume whose snapshots take more
+    /// than their reserve, or in an area in which space is `low`.
+    fn snapshot_to_delete(&self, names: &Namespace, low: &[Area]) -> Option<SnapshotId> {
         let willing = |state: &&Arc<VolumeState>| state.policy.read().auto_delete;
-        let volumes = names.by_name.values().filter(willing);
-        let needy = volumes.filter(|state| {
+        let oldest = names.by_name.values().filter(willing).filter_map(|state| {
             let taken = taken(names, state);
-            taken > 0 && (low || is_over(state, taken))
-        });
-        let oldest = needy.filter_map(|state| {
-            let mut snapshots = names.snapshots_of(state.id).into_iter();
-            snapshots.find(|s| !s.protected.load(Ordering::Acquire) && !is_held(names, s))
+            let is_over = is_over(state, taken);
+            let mut snapshots = names.snapshots_of(state.id).into_iter().filter(|_| taken > 0);
+            snapshots.find(|s| {
+                let gives_up = is_over || low.contains(&s.state.line.branch.area);
+                gives_up && !s.protected.load(Ordering::Acquire) && !is_held(names, s)
+            })
         });
         let oldest = oldest.min_by_key(|s| s.id)?.id;
         // Snapshots that were deleted before may still give back enough.
@@ -106,15 +113,25 @@ impl Core {
         (!dissolving).then_some(oldest)
     }
 
+    /// Returns whether space is low in any area.
     pub(crate) fn is_low_on_space(&self) -> bool {
-        let totals = self.totals();
-        totals.available < totals.capacity / 100 * self.options.low_space_percent as u64
+        self.space.areas().into_iter().any(|area| {
+            let totals = self.totals_of(area);
+            totals.available < self.low_mark(&totals)
+        })
     }
 
-    /// Returns whether the pool's own space is low, whatever the file systems below have.
-    pub(crate) fn lacks_own_space(&self) -> bool {
-        let totals = self.totals();
-        totals.own < totals.capacity / 100 * self.options.low_space_percent as u64
+    /// Returns the areas whose own space is low, whatever the file systems below have.
+    pub(crate) fn areas_without_space(&self) -> Vec<Area> {
+        let lacks = |area: &Area| {
+            let totals = self.totals_of(*area);
+            totals.own < self.low_mark(&totals)
+        };
+        self.space.areas().into_iter().filter(lacks).collect()
+    }
+
+    fn low_mark(&self, totals: &Totals) -> u64 {
+        totals.capacity / 100 * self.options.low_space_percent as u64
     }
 }
 

@@ -2,6 +2,7 @@
 //! freed, applies the deletion policies of snapshots, and waits for what is on its way. All of that
 //! is bounded.
 
+use crate::area::SlotKind;
 use crate::destage::Destager;
 use crate::error::Result;
 use crate::shortage::passing;
@@ -38,9 +39,9 @@ struct Round {
 
 impl Destager {
     /// Takes a round of bringing space back for a request that cannot be promised `slots` slots of
-    /// size `1 << slot_log2` (0: it lacks something else). False when there is nothing more to
-    /// bring back, or the request has waited long enough.
-    pub(crate) fn relieve(&self, relief: &mut Relief, slot_log2: u8, slots: u64) -> Result<bool> {
+    /// a kind (`None`: it lacks something else). False when there is nothing more to bring back, or
+    /// the request has waited long enough.
+    pub(crate) fn relieve(&self, relief: &mut Relief, kind: Option<SlotKind>, slots: u64) -> Result<bool> {
         relief.rounds += 1;
         if relief.rounds > MAX_ROUNDS {
             return Ok(false);
@@ -59,7 +60,8 @@ impl Destager {
             return Ok(true);
         }
         // If the file systems below are full, a deletion gives nothing back.
-        Ok(slots > 0 && !self.core.space.has_own_room(slot_log2, slots) && self.delete_by_policy(true)?)
+        let Some(kind) = kind.filter(|_| slots > 0) else { return Ok(false) };
+        Ok(!self.core.space.has_own_room(kind, slots) && self.delete_by_policy(Some(kind.area))?)
     }
 
     fn reclaim_round(&self) -> Result<Round> {

@@ -6,6 +6,7 @@
 //! loaded when needed and dropped when an extent is full. An extent at rest takes 24 bytes of
 //! memory.
 
+mod backing;
 mod bad;
 mod giving;
 mod lending;
@@ -14,12 +15,13 @@ mod regions;
 mod undo;
 
 use super::label::DATA_START;
+use super::placement::snap_aware::Region;
 use super::placement::{ExtentId, FreeView};
 use super::pv::Pv;
-use super::reservations::{BackingRoom, Space, SpaceChange};
+use super::reservations::{Space, SpaceChange};
+use crate::area::{Area, SlotKind};
 use crate::catalog::page::Slot;
 use crate::catalog::{Catalog, ExtentRecord, Txn};
-use crate::disk;
 use crate::error::{Error, ErrorKind, Result, corrupt};
 use crate::settings::Placement;
 use std::collections::{BTreeMap, BTreeSet};
@@ -29,14 +31,12 @@ use std::sync::atomic::Ordering;
 /// Allocates and frees the slots of all physical volumes.
 pub(crate) struct Allocator {
     extent_size: u64,
-    policy: placing::PlacingPolicy,
+    placement: Placement,
     regions: regions::SliceRegions,
     catalog: Arc<Catalog>,
     pvs: BTreeMap<u32, PvState>,
-    index: FreeIndex,
+    areas: Areas,
     rooms: Rooms,
-    /// The extent of the last allocation, per slot size.
-    last: BTreeMap<u8, ExtentId>,
     dirty: BTreeSet<ExtentId>,
     freed: Vec<FreedSlot>,
     change: SpaceChange,
@@ -66,6 +66,7 @@ pub(crate) struct CommittedChange {
 
 struct PvState {
     pv: Arc<Pv>,
+    area: Area,
     draining: bool,
     /// A write to the physical volume has failed: nothing is given out there any more.
     failed: bool,
@@ -122,6 +123,31 @@ struct Rooms {
     of_logs: Option<u64>,
 }
 
+/// What is free, by area.
+#[derive(Default)]
+struct Areas(BTreeMap<Area, AreaState>);
+
+/// What is free in an area, and how slots are placed there.
+#[derive(Default)]
+struct AreaState {
+    index: FreeIndex,
+    policy: placing::AreaPolicy,
+    /// The extent of the last allocation, per slot size.
+    last: BTreeMap<u8, ExtentId>,
+    /// The place at which the search for an unused region begins.
+    region: Option<Region>,
+}
+
+impl Areas {
+    fn of(&mut self, area: Area) -> &mut AreaState {
+        self.0.entry(area).or_default()
+    }
+
+    fn index(&mut self, area: Area) -> &mut FreeIndex {
+        &mut self.of(area).index
+    }
+}
+
 #[derive(Default)]
 struct FreeIndex {
     free: BTreeSet<ExtentId>,
@@ -137,13 +163,12 @@ impl Allocator {
     pub(crate) fn new(extent_size: u64, placement: Placement, catalog: Arc<Catalog>) -> Self {
         Allocator {
             extent_size,
-            policy: placing::PlacingPolicy::of(placement),
+            placement,
             regions: regions::SliceRegions::default(),
             catalog,
             pvs: BTreeMap::new(),
-            index: FreeIndex::default(),
+            areas: Areas::default(),
             rooms: Rooms::default(),
-            last: BTreeMap::new(),
             dirty: BTreeSet::new(),
             freed: Vec::new(),
             change: SpaceChange::default(),
@@ -158,20 +183,33 @@ impl Allocator {
         (self.extent_size >> slot_log2) as u32
     }
 
+    /// Returns the area of a physical volume.
+    pub(crate) fn area(&self, pv: u32) -> Area {
+        self.pvs.get(&pv).map_or(Area::Common, |state| state.area)
+    }
+
+    /// Returns the area from which slots of `area` are taken now. A dedicated physical volume that
+    /// gives out none is replaced by the common area (Z2).
+    pub(crate) fn serving(&self, area: Area) -> Area {
+        area.dedicated().map_or(area, |pv| if self.gives(pv) { area } else { Area::Common })
+    }
+
     /// Adds a physical volume with a number of extents, which are all free. Returns the change of
     /// capacity, which the caller passes on.
     pub(crate) fn add_pv(&mut self, pv: Arc<Pv>, number: u32, draining: bool) -> SpaceChange {
         let mut extents = Vec::new();
         extents.resize_with(number as usize, Extent::default);
         let mut change = SpaceChange::default();
+        let area = Area::of(pv.id, pv.is_dedicated);
         pv.leaving.store(draining, Ordering::Release);
         if !draining {
-            self.index.free.extend((0..number).map(|e| (pv.id, e)));
-            change.free_extents = number.into();
+            self.areas.index(area).free.extend((0..number).map(|e| (pv.id, e)));
+            change.of(area).free_extents = number.into();
         }
-        let free = change.free_extents as u64;
+        let free = if draining { 0 } else { u64::from(number) };
         let failed = false;
-        let state = PvState { pv, draining, failed, file_system: None, free, aside: Vec::new(), extents };
+        let state =
+            PvState { pv, area, draining, failed, file_system: None, free, aside: Vec::new(), extents };
         self.pvs.insert(state.pv.id, state);
         self.pvs_changed();
         change
@@ -201,12 +239,14 @@ impl Allocator {
                 Extent { slot_log2: record.slot_log2, live: record.used, busy: record.used, bits: None };
             state.pv.used_extents.fetch_add(1, Ordering::Relaxed);
             if state.gives() {
-                self.index.free.remove(&id);
+                let index = self.areas.index(state.area);
+                index.free.remove(&id);
                 state.free -= 1;
+                let change = change.of(state.area);
                 change.free_extents -= 1;
                 change.free_slots[record.slot_log2 as usize] += (per_extent - record.used) as i64;
                 if record.used < per_extent {
-                    self.index.open.entry(record.slot_log2).or_default().insert(id);
+                    index.open.entry(record.slot_log2).or_default().insert(id);
                 }
             }
         }
@@ -253,7 +293,8 @@ impl Allocator {
     /// Returns whether one more extent of this physical volume may be opened with these margins. If
     /// not, the physical volume is shunned.
     fn has_room(&mut self, space: &Space, pv: u32, margins: Margins) -> bool {
-        let Some(file_system) = self.pvs.get(&pv).and_then(|state| state.file_system) else { return true };
+        let Some(state) = self.pvs.get(&pv) else { return true };
+        let (Some(file_system), area) = (state.file_system, state.area) else { return true };
         let room = self.rooms.by_file_system.get(&file_system).copied().unwrap_or(0);
         let logs = if self.rooms.of_logs == Some(file_system) { space.logs() } else { 0 };
         let has_room = match margins {
@@ -262,7 +303,7 @@ impl Allocator {
             Margins::Used => true,
         };
         if !has_room {
-            self.index.shunned.insert(pv);
+            self.areas.index(area).shunned.insert(pv);
         }
         has_room
     }
@@ -274,7 +315,8 @@ impl Allocator {
         let Some(state) = self.pvs.get_mut(&id.0) else {
             return Err(corrupt(format!("open an extent of PV {}: the PV does not exist", id.0)));
         };
-        self.index.free.remove(&id);
+        let area = state.area;
+        self.areas.index(area).free.remove(&id);
         state.free -= 1;
         if let Err(error) = state.pv.disk.allocate(offset, self.extent_size) {
             let error =
@@ -282,20 +324,20 @@ impl Allocator {
             if error.kind() != ErrorKind::NoSpace {
                 // The extent is as free as it was before.
                 state.free += 1;
-                self.index.free.insert(id);
-                space.close_extent(slot_log2);
+                self.areas.index(area).free.insert(id);
+                space.close_extent(area.slots(slot_log2));
                 return Err(error);
             }
             self.refused = Some(error);
             // The failed allocation may have taken some space: it is given back.
             let _ = state.pv.disk.punch(offset, self.extent_size);
-            space.set_aside(slot_log2, 1 + state.free);
+            space.set_aside(area.slots(slot_log2), 1 + state.free);
             state.aside.push(id.1);
             state.free = 0;
-            let others: Vec<ExtentId> =
-                self.index.free.range((id.0, 0)..=(id.0, u32::MAX)).copied().collect();
+            let free = &mut self.areas.index(area).free;
+            let others: Vec<ExtentId> = free.range((id.0, 0)..=(id.0, u32::MAX)).copied().collect();
             state.aside.extend(others.iter().map(|(_, extent)| *extent));
-            self.index.free.retain(|other| other.0 != id.0);
+            free.retain(|other| other.0 != id.0);
             return Ok(false);
         }
         let room = state.file_system.and_then(|below| self.rooms.by_file_system.get_mut(&below));
@@ -304,7 +346,7 @@ impl Allocator {
         }
         state.pv.used_extents.fetch_add(1, Ordering::Relaxed);
         *self.extent(id)? = Extent { slot_log2, ..Extent::default() };
-        self.index.open.entry(slot_log2).or_default().insert(id);
+        self.areas.index(area).open.entry(slot_log2).or_default().insert(id);
         self.undo.push(undo::Step::Opened(id));
         Ok(true)
     }
@@ -320,14 +362,16 @@ impl Allocator {
         self.take_index(id, slot_log2, index)
     }
 
-    /// Takes this slot, if it is free and of this size, and its physical volume takes data. False
+    /// Takes this slot, if it is free and of this kind, and its physical volume takes data. False
     /// otherwise.
-    pub(crate) fn take_at(&mut self, slot: Slot, slot_log2: u8) -> Result<bool> {
+    pub(crate) fn take_at(&mut self, slot: Slot, kind: SlotKind) -> Result<bool> {
+        let slot_log2 = kind.log2;
         let Ok((id, index)) = self.locate(slot, slot_log2) else { return Ok(false) };
         let slots = self.slots_per_extent(slot_log2);
         let takes = |s: &PvState| {
             let extent = s.extents.get(id.1 as usize);
-            s.gives() && extent.is_some_and(|e| e.slot_log2 == slot_log2 && e.busy < slots)
+            let has_room = extent.is_some_and(|e| e.slot_log2 == slot_log2 && e.busy < slots);
+            s.gives() && s.area == kind.area && has_room
         };
         if !self.pvs.get(&id.0).is_some_and(takes) {
             return Ok(false);
@@ -343,17 +387,18 @@ impl Allocator {
 
     /// Takes `count` slots in a row, and returns the first of them. They come from an open extent,
     /// or from a free one that neither a promise nor a margin needs. With `pv` they come from that
-    /// physical volume.
+    /// physical volume of the area.
     pub(crate) fn take_run(
         &mut self,
         space: &Space,
-        slot_log2: u8,
+        kind: SlotKind,
         count: u32,
         pv: Option<u32>,
     ) -> Result<Option<Slot>> {
+        let slot_log2 = kind.log2;
         let slots = self.slots_per_extent(slot_log2);
         let (first, last) = (pv.unwrap_or(0), pv.unwrap_or(u32::MAX));
-        let open = self.index.open.get(&slot_log2).into_iter();
+        let open = self.areas.index(kind.area).open.get(&slot_log2).into_iter();
         let open = open.flat_map(|open| open.range((first, 0)..=(last, u32::MAX)).rev());
         let open: Vec<ExtentId> = open.take(MAX_SEARCHED).copied().collect();
         let mut found = None;
@@ -367,12 +412,12 @@ impl Allocator {
         }
         while found.is_none()
             && count <= slots
-            && let Some(id) = self.index.next_free((first, 0)).filter(|id| id.0 <= last)
+            && let Some(id) = self.areas.index(kind.area).next_free((first, 0)).filter(|id| id.0 <= last)
         {
             if !self.has_room(space, id.0, Margins::Kept) {
                 continue;
             }
-            if !space.open_extent(slot_log2, false) {
+            if !space.open_extent(kind, false) {
                 break;
             }
             found = self.open_extent(space, id, slot_log2)?.then_some((id, 0));
@@ -385,8 +430,8 @@ impl Allocator {
     }
 
     fn take_index(&mut self, id: ExtentId, slot_log2: u8, index: u32) -> Result<Slot> {
-        let slots = self.slots_per_extent(slot_log2);
-        self.kept.forget(slot_log2, id);
+        let (slots, area) = (self.slots_per_extent(slot_log2), self.area(id.0));
+        self.kept.forget(area.slots(slot_log2), id);
         let (extent, mut bits) = self.loaded(id)?;
         set(&mut bits.live, index);
         set(&mut bits.busy, index);
@@ -394,9 +439,9 @@ impl Allocator {
         extent.live += 1;
         extent.busy += 1;
         if extent.busy == slots {
-            self.index.open.entry(slot_log2).or_default().remove(&id);
+            self.areas.index(area).open.entry(slot_log2).or_default().remove(&id);
         }
-        self.change.free_slots[slot_log2 as usize] -= 1;
+        self.change.of(area).free_slots[slot_log2 as usize] -= 1;
         self.dirty.insert(id);
         self.undo.push(undo::Step::Took(id, index));
         Ok(self.slot_at(id, index, slot_log2))
@@ -459,7 +504,8 @@ impl Allocator {
             extent.busy -= 1;
             let unused = extent.busy == 0;
             extent.bits = Some(bits);
-            let empty = unused && !(self.gives(id.0) && self.kept.keeps(*slot_log2, id));
+            let empty =
+                unused && !(self.gives(id.0) && self.kept.keeps(self.area(id.0).slots(*slot_log2), id));
             if empty {
                 *self.extent(id)? = Extent::default();
             }
@@ -472,14 +518,16 @@ impl Allocator {
             if !state.gives() {
                 continue;
             }
-            self.change.free_slots[*slot_log2 as usize] += 1;
-            let open = self.index.open.entry(*slot_log2).or_default();
+            let change = self.change.of(state.area);
+            change.free_slots[*slot_log2 as usize] += 1;
+            let index = self.areas.index(state.area);
+            let open = index.open.entry(*slot_log2).or_default();
             if empty {
                 open.remove(&id);
-                self.index.free.insert(id);
+                index.free.insert(id);
                 state.free += 1;
-                self.change.free_slots[*slot_log2 as usize] -= per_extent as i64;
-                self.change.free_extents += 1;
+                change.free_slots[*slot_log2 as usize] -= per_extent as i64;
+                change.free_extents += 1;
                 self.punch(id);
             } else {
                 open.insert(id);
@@ -510,68 +558,6 @@ impl Allocator {
         let used = get(&bits.busy, index);
         extent.bits = Some(bits);
         Ok((used, self.slot_at(id, index + 1, slot_log2).offset()))
-    }
-
-    /// Measures the room for free extents, and for logs, when `margin` bytes of each file system
-    /// are kept for the rest of the pool. `data` is the file system of the logs; `ahead` bytes of
-    /// it are already used by logs, and are also promised, so they count as available. Extents that
-    /// were set aside are free again as far as there is room for them. Returns the room, and the
-    /// number of such extents.
-    pub(crate) fn backing(
-        &mut self,
-        margin: u64,
-        data: Option<disk::Backing>,
-        ahead: u64,
-    ) -> Result<(BackingRoom, u64)> {
-        let left = |below: &disk::Backing| below.available.saturating_sub(margin);
-        let mut of_pvs = Vec::with_capacity(self.pvs.len());
-        for state in self.pvs.values() {
-            if state.failed {
-                // A failed physical volume gets nothing, and may not answer.
-                of_pvs.push(None);
-                continue;
-            }
-            let fail = |e| Error::io(format!("determine the free space of {}", state.pv.path), e);
-            let mut of_pv = state.pv.disk.backing_available().map_err(fail)?;
-            if let (Some(of_pv), Some(data)) = (&mut of_pv, &data)
-                && of_pv.file_system == data.file_system
-            {
-                of_pv.available += ahead;
-            }
-            of_pvs.push(of_pv);
-        }
-        let mut backing =
-            BackingRoom { log_bytes: data.as_ref().map_or(u64::MAX, left), ..BackingRoom::NONE };
-        let mut taken_back = 0;
-        // By file system: (free extents there, bytes for them).
-        let mut below: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
-        for ((id, state), of_pv) in self.pvs.iter_mut().zip(of_pvs) {
-            let room = of_pv.as_ref().map_or(u64::MAX, |of_pv| left(of_pv) / self.extent_size);
-            let kept = (state.aside.len() as u64).saturating_sub(room) as usize;
-            let back = state.aside.split_off(kept);
-            taken_back += back.len() as u64;
-            state.free += back.len() as u64;
-            state.file_system = of_pv.as_ref().map(|of_pv| of_pv.file_system);
-            self.index.free.extend(back.into_iter().map(|extent| (*id, extent)));
-            let Some(of_pv) = of_pv else {
-                backing.solid += state.free;
-                continue;
-            };
-            let (free, bytes) = below.entry(of_pv.file_system).or_insert((0, u64::MAX));
-            (*free, *bytes) = (*free + state.free, left(&of_pv).min(*bytes));
-            let same = data.as_ref().is_some_and(|data| data.file_system == of_pv.file_system);
-            backing.shared |= same && state.gives();
-        }
-        self.index.shunned.clear();
-        self.rooms.of_logs = data.as_ref().map(|data| data.file_system);
-        self.rooms.by_file_system = below.iter().map(|(id, (_, bytes))| (*id, *bytes)).collect();
-        backing.sparse = below.values().map(|(free, _)| free).sum();
-        backing.sparse_bytes = match below.len() {
-            1 => below.values().map(|(_, bytes)| *bytes).sum(),
-            // The rests of two file systems do not add up to an extent.
-            _ => below.values().map(|(f, bytes)| (*f).min(bytes / self.extent_size) * self.extent_size).sum(),
-        };
-        Ok((backing, taken_back))
     }
 }
 

@@ -1,17 +1,18 @@
 //! The slots that the destager has lent to writers, and that no writer has taken yet (decision 63).
 
+use crate::area::{Area, SlotKind};
 use crate::ids::Slot;
 use crate::journal::reference::{CHUNK_LOG2, SlotRun};
-use parking_lot::Mutex;
-use std::ops::RangeInclusive;
+use parking_lot::{Mutex, RwLock};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 const CLASSES: usize = (*CHUNK_LOG2.end() - *CHUNK_LOG2.start() + 1) as usize;
 
-/// Lent slots by size. All threads share this table. No other lock is taken while one of its locks
-/// is held.
+/// Lent slots by area and size. All threads share this table. No other lock is taken while one of
+/// its locks is held.
 #[derive(Default)]
-pub(crate) struct Lent([Mutex<Class>; CLASSES]);
+pub(crate) struct Lent(RwLock<BTreeMap<Area, Arc<[Mutex<Class>; CLASSES]>>>);
 
 /// Lent slots of one size.
 #[derive(Default)]
@@ -29,7 +30,7 @@ struct Class {
 /// The use of the lent slots of one size, as the destager sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Demand {
-    pub(crate) slot_log2: u8,
+    pub(crate) kind: SlotKind,
     /// Number of slots that are lent and not taken.
     pub(crate) left: u64,
     /// Number of slots that writers wanted since the last look.
@@ -40,7 +41,7 @@ pub(crate) struct Demand {
 /// they go back to the lent slots when this is dropped.
 pub(crate) struct TakenRuns {
     from: Arc<Lent>,
-    slot_log2: u8,
+    kind: SlotKind,
     runs: Vec<SlotRun>,
 }
 
@@ -51,8 +52,8 @@ impl TakenRuns {
 
     /// Removes the first `count` slots and returns them.
     pub(crate) fn split(&mut self, count: u32) -> TakenRuns {
-        let runs = take_front(&mut self.runs, count, self.slot_log2);
-        TakenRuns { from: self.from.clone(), slot_log2: self.slot_log2, runs }
+        let runs = take_front(&mut self.runs, count, self.kind.log2);
+        TakenRuns { from: self.from.clone(), kind: self.kind, runs }
     }
 
     /// Notes that a reference to the slots is sequenced. The slots then belong to that reference,
@@ -66,47 +67,118 @@ impl Drop for TakenRuns {
     fn drop(&mut self) {
         let runs = std::mem::take(&mut self.runs);
         if !runs.is_empty() {
-            self.from.add(self.slot_log2, runs);
+            self.from.add(self.kind, runs);
         }
     }
 }
 
 impl Lent {
-    fn class(&self, slot_log2: u8) -> Option<&Mutex<Class>> {
-        self.0.get(usize::from(slot_log2.checked_sub(*CHUNK_LOG2.start())?))
+    /// Returns what `look` tells of the slots of a kind. `None` if slots of this size are not lent.
+    fn with<T>(&self, kind: SlotKind, look: impl FnOnce(&mut Class) -> T) -> Option<T> {
+        let number = usize::from(kind.log2.checked_sub(*CHUNK_LOG2.start())?);
+        let known = self.0.read().get(&kind.area).cloned();
+        let of_area = known.unwrap_or_else(|| self.0.write().entry(kind.area).or_default().clone());
+        of_area.get(number).map(|class| look(&mut class.lock()))
+    }
+
+    /// All kinds of slots that were ever wanted, in order.
+    fn kinds(&self) -> Vec<SlotKind> {
+        let areas: Vec<Area> = self.0.read().keys().copied().collect();
+        areas.into_iter().flat_map(|area| CHUNK_LOG2.map(move |log2| area.slots(log2))).collect()
     }
 
     /// Returns whether fewer than `count` slots are lent and not taken, and the destager may have
     /// more to lend.
-    pub(crate) fn wants_more(&self, slot_log2: u8, count: u64) -> bool {
-        let wants = |class: &Class| class.slots < count && !class.exhausted;
-        self.class(slot_log2).is_some_and(|class| wants(&class.lock()))
+    pub(crate) fn wants_more(&self, kind: SlotKind, count: u64) -> bool {
+        self.with(kind, |class| class.slots < count && !class.exhausted).unwrap_or(false)
     }
 
     /// Notes that the destager has no more slots to lend now.
-    pub(crate) fn note_exhausted(&self, slot_log2: u8) {
-        if let Some(class) = self.class(slot_log2) {
-            class.lock().exhausted = true;
-        }
+    pub(crate) fn note_exhausted(&self, kind: SlotKind) {
+        self.with(kind, |class| class.exhausted = true);
     }
 
     /// Takes `count` slots, from the last run on. Skips runs on physical volumes for which
     /// `refuses` is true. Returns `None`, and takes nothing, if there are not enough slots.
     pub(crate) fn take(
         self: &Arc<Self>,
-        slot_log2: u8,
+        kind: SlotKind,
         count: u32,
         refuses: impl Fn(u32) -> bool,
     ) -> Option<TakenRuns> {
-        let class = &mut *self.class(slot_log2)?.lock();
-        class.wanted += u64::from(count);
-        if class.slots < u64::from(count) {
+        let runs = self.with(kind, |class| class.take(kind.log2, count, refuses))??;
+        Some(TakenRuns { from: self.clone(), kind, runs })
+    }
+
+    /// Adds slots: those that the destager lends, and those that writers give back.
+    pub(crate) fn add(&self, kind: SlotKind, runs: Vec<SlotRun>) {
+        self.with(kind, |class| {
+            class.slots += count_of(&runs);
+            // The new runs go to the front, so that writers continue with the run that they have
+            // begun.
+            class.runs.splice(0..0, runs);
+        });
+    }
+
+    /// Returns the demand for each kind. Resets the number of wanted slots, and the note of
+    /// [`Lent::note_exhausted`].
+    pub(crate) fn look(&self) -> impl Iterator<Item = Demand> {
+        self.kinds().into_iter().filter_map(|kind| {
+            self.with(kind, |class| {
+                class.exhausted = false;
+                Demand { kind, left: class.slots, wanted: std::mem::take(&mut class.wanted) }
+            })
+        })
+    }
+
+    /// Takes back all lent slots for which `recalls` is true: (kind, number of the physical
+    /// volume). Returns each slot with log2 of its size.
+    pub(crate) fn recall(&self, recalls: impl Fn(SlotKind, u32) -> bool) -> Vec<(Slot, u8)> {
+        let mut slots = Vec::new();
+        for kind in self.kinds() {
+            let back = self.with(kind, |class| {
+                let runs = std::mem::take(&mut class.runs);
+                let (back, kept): (Vec<_>, Vec<_>) =
+                    runs.into_iter().partition(|run| recalls(kind, run.first.pv()));
+                class.slots = count_of(&kept);
+                class.runs = kept;
+                back
+            });
+            let back = back.into_iter().flatten().flat_map(|run| run.slots(kind.log2));
+            slots.extend(back.map(|slot| (slot, kind.log2)));
+        }
+        slots
+    }
+
+    /// Returns the number of bytes that are lent and not taken.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes_where(|_| true)
+    }
+
+    /// Returns the number of bytes of an area that are lent and not taken.
+    pub(crate) fn bytes_of(&self, area: Area) -> u64 {
+        self.bytes_where(|of| of == area)
+    }
+
+    fn bytes_where(&self, counts: impl Fn(Area) -> bool) -> u64 {
+        let areas = self.0.read();
+        let counted = areas.iter().filter(|(area, _)| counts(**area));
+        let classes = counted.flat_map(|(_, of_area)| CHUNK_LOG2.zip(&**of_area));
+        classes.map(|(slot_log2, class)| class.lock().slots << slot_log2).sum()
+    }
+}
+
+impl Class {
+    /// Takes `count` slots: see [`Lent::take`].
+    fn take(&mut self, slot_log2: u8, count: u32, refuses: impl Fn(u32) -> bool) -> Option<Vec<SlotRun>> {
+        self.wanted += u64::from(count);
+        if self.slots < u64::from(count) {
             return None;
         }
         let (mut taken, mut missing) = (Vec::new(), count);
         let mut passed = Vec::new();
         while missing > 0
-            && let Some(run) = class.runs.pop()
+            && let Some(run) = self.runs.pop()
         {
             if refuses(run.first.pv()) {
                 passed.push(run);
@@ -116,63 +188,15 @@ impl Lent {
             missing -= part;
             taken.push(SlotRun { first: run.first, count: part });
             if part < run.count {
-                class.runs.push(SlotRun { first: run.slot(part, slot_log2), count: run.count - part });
+                self.runs.push(SlotRun { first: run.slot(part, slot_log2), count: run.count - part });
             }
         }
-        class.runs.extend(passed);
-        class.slots = count_of(&class.runs);
-        let taken = TakenRuns { from: self.clone(), slot_log2, runs: taken };
+        self.runs.extend(passed);
         if missing > 0 {
-            class.slots += count_of(&taken.runs);
-            class.runs.extend(taken.runs.iter().rev());
-            taken.keep();
-            return None;
+            self.runs.extend(taken.iter().rev());
         }
-        Some(taken)
-    }
-
-    /// Adds slots: those that the destager lends, and those that writers give back.
-    pub(crate) fn add(&self, slot_log2: u8, runs: Vec<SlotRun>) {
-        if let Some(class) = self.class(slot_log2) {
-            let class = &mut *class.lock();
-            class.slots += count_of(&runs);
-            // The new runs go to the front, so that writers continue with the run that they have
-            // begun.
-            class.runs.splice(0..0, runs);
-        }
-    }
-
-    /// Returns the demand for each size. Resets the number of wanted slots, and the note of
-    /// [`Lent::note_exhausted`].
-    pub(crate) fn look(&self) -> impl Iterator<Item = Demand> {
-        let sizes = CHUNK_LOG2.zip(&self.0);
-        sizes.map(|(slot_log2, class)| {
-            let class = &mut *class.lock();
-            class.exhausted = false;
-            Demand { slot_log2, left: class.slots, wanted: std::mem::take(&mut class.wanted) }
-        })
-    }
-
-    /// Takes back all lent slots for which `recalls` is true: (log2 of the slot size, number of the
-    /// physical volume). Returns each slot with log2 of its size.
-    pub(crate) fn recall(&self, recalls: impl Fn(u8, u32) -> bool) -> Vec<(Slot, u8)> {
-        let mut slots = Vec::new();
-        for (slot_log2, class) in CHUNK_LOG2.zip(&self.0) {
-            let class = &mut *class.lock();
-            let runs = std::mem::take(&mut class.runs);
-            let (back, kept): (Vec<_>, Vec<_>) =
-                runs.into_iter().partition(|run| recalls(slot_log2, run.first.pv()));
-            class.slots = count_of(&kept);
-            class.runs = kept;
-            slots.extend(back.into_iter().flat_map(|run| run.slots(slot_log2)).map(|slot| (slot, slot_log2)));
-        }
-        slots
-    }
-
-    /// Returns the number of bytes that are lent and not taken.
-    pub(crate) fn bytes(&self) -> u64 {
-        let sizes: RangeInclusive<u8> = CHUNK_LOG2;
-        sizes.zip(&self.0).map(|(slot_log2, class)| class.lock().slots << slot_log2).sum()
+        self.slots = count_of(&self.runs);
+        (missing == 0).then_some(taken)
     }
 }
 

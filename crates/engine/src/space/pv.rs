@@ -23,6 +23,8 @@ pub(crate) struct Pv {
     pub(crate) id: u32,
     pub(crate) uuid: Uuid,
     pub(crate) path: String,
+    /// Only branches that were made for it have slots there.
+    pub(crate) is_dedicated: bool,
     pub(crate) disk: Arc<dyn Disk>,
     /// Number of bytes that the disk below writes as a whole, if that is known.
     pub(crate) physical_block: Option<u64>,
@@ -49,11 +51,12 @@ pub(crate) struct Pv {
 impl Pv {
     pub(crate) fn new(id: u32, record: &PvRecord, disk: Arc<dyn Disk>) -> Arc<Pv> {
         disk.advise_random();
-        let PvRecord { uuid, path, .. } = record.clone();
+        let PvRecord { uuid, path, dedicated, .. } = record.clone();
         Arc::new(Pv {
             id,
             uuid,
             path,
+            is_dedicated: dedicated,
             physical_block: disk.physical_block().ok().flatten(),
             overwrites_elsewhere: disk.overwrites_elsewhere().unwrap_or(false),
             disk,

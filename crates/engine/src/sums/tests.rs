@@ -7,7 +7,7 @@ use crate::disk::MemDir;
 fn pv(dir: &MemDir, id: u32) -> Arc<Pv> {
     let disk = dir.open(&format!("pv-{id}"), OpenMode::Create).unwrap();
     let uuid = Uuid::from_bytes([id as u8 + 1; 16]);
-    Pv::new(id, &PvRecord { uuid, path: format!("pv-{id}"), extents: 4, draining: false }, disk)
+    Pv::new(id, &PvRecord::new(uuid, format!("pv-{id}"), 4), disk)
 }
 
 /// Sums whose cache holds one block in each shard.
@@ -86,8 +86,7 @@ fn sums_of_another_physical_volume_with_the_same_number_do_not_count() {
     let store = sums(&dir);
     store.set(&a, 0, &[1]).unwrap();
     store.flush().unwrap();
-    let record =
-        PvRecord { uuid: Uuid::from_bytes([9; 16]), path: String::new(), extents: 4, draining: false };
+    let record = PvRecord::new(Uuid::from_bytes([9; 16]), String::new(), 4);
     let other = Pv::new(0, &record, dir.open("pv-0", OpenMode::Existing).unwrap());
     let store = sums(&dir);
     assert_eq!((read(&store, &other, 0, 1), store.damaged_blocks()), (vec![UNKNOWN], 1));

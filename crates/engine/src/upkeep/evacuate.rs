@@ -1,6 +1,7 @@
 //! Moves data off physical volumes that are to be removed. Each step copies a few chunks, syncs and
 //! commits.
 
+use crate::area::SlotKind;
 use crate::branch::Branch;
 use crate::catalog::page::{Entry, MapPage, Slot};
 use crate::catalog::{PageKey, PassPosition, Version, VersionKey};
@@ -159,11 +160,11 @@ impl Destager {
         if moves.budget == 0 {
             return Ok(None);
         }
-        if !self.borrow(state, branch.slot_log2, 1) {
+        if !self.borrow(state, branch.kind(), 1) {
             moves.short = true;
             return Ok(None);
         }
-        let request = SlotRequest::new(class, branch.slot_log2, branch.id, chunk).of_origin(Some(from));
+        let request = SlotRequest::new(class, branch.kind(), branch.id, chunk).of_origin(Some(from));
         let to = state.allocator.allocate(&self.core.space, &request)?;
         self.copy_chunk(state, branch, from, to)?;
         moves.note(branch, to, 1);
@@ -249,7 +250,7 @@ pub(super) struct Moves {
     pub(super) short: bool,
     pub(super) pages: Vec<(PageKey, MapPage)>,
     pub(super) versions: Vec<Version>,
-    released: Vec<(u8, u64)>,
+    released: Vec<(SlotKind, u64)>,
     /// Physical volumes that were written to.
     written: BTreeSet<u32>,
 }
@@ -262,7 +263,7 @@ impl Moves {
 
     /// Notes that `chunks` chunks were copied to `to` and the slots behind it.
     pub(super) fn note(&mut self, branch: &Branch, to: Slot, chunks: u64) {
-        self.released.push((branch.slot_log2, chunks));
+        self.released.push((branch.kind(), chunks));
         self.written.insert(to.pv());
         self.bytes += chunks << branch.chunk_log2;
         self.budget = self.budget.saturating_sub(chunks << branch.chunk_log2);

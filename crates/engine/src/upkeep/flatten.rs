@@ -335,12 +335,12 @@ impl Destager {
         content: Content<'_>,
         step: &mut Step,
     ) -> Result<Option<Slot>> {
-        if !self.borrow(state, branch.slot_log2, 1) {
+        if !self.borrow(state, branch.kind(), 1) {
             step.stalled = Some(no_space("copy a chunk of the origin: the pool is full"));
             return Ok(None);
         }
         let size = branch.chunk_size();
-        let request = SlotRequest::new(class, branch.slot_log2, branch.id, chunk).behind(step.last);
+        let request = SlotRequest::new(class, branch.kind(), branch.id, chunk).behind(step.last);
         let slot = state.allocator.allocate(&self.core.space, &request)?;
         match content {
             Content::Bytes(bytes) => {
@@ -383,7 +383,7 @@ impl Destager {
             b.slots += step.slots;
             b.fill = record.or(b.fill);
         })?;
-        self.commit_aside(state, txn, &[(branch.slot_log2, step.slots)])?;
+        self.commit_aside(state, txn, &[(branch.kind(), step.slots)])?;
         branch.slots.fetch_add(step.slots, Ordering::Relaxed);
         let numbers: Vec<u64> = step.pages.iter().map(|(key, _)| key.page).collect();
         self.core.publish(step.pages);

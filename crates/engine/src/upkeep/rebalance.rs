@@ -180,17 +180,17 @@ impl Destager {
         record: &mut RebalanceRecord,
         moves: &mut Moves,
     ) -> Result<Option<Slot>> {
-        let slot_log2 = branch.slot_log2;
-        let place = state.allocator.share_of((branch.id, chunk), slot_log2);
+        let kind = branch.kind();
+        let place = state.allocator.share_of((branch.id, chunk), kind);
         // What leaves a drained physical volume is moved elsewhere, and a failed one is not read.
         let Some(pv) = place.filter(|pv| *pv != from.pv() && state.allocator.gives(from.pv())) else {
             return Ok(None);
         };
-        if !self.borrow(state, slot_log2, 1) {
+        if !self.borrow(state, kind, 1) {
             record.passed_over = true;
             return Ok(None);
         }
-        let Some(to) = state.allocator.take_run(&self.core.space, slot_log2, 1, Some(pv))? else {
+        let Some(to) = state.allocator.take_run(&self.core.space, kind, 1, Some(pv))? else {
             self.return_last(state);
             record.passed_over = true;
             return Ok(None);

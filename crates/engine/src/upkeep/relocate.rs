@@ -161,11 +161,11 @@ impl Destager {
         if wanted == entry.slot || moves.is_spent() || moves.short {
             return Ok(());
         }
-        if !self.borrow(state, branch.slot_log2, 1) {
+        if !self.borrow(state, branch.kind(), 1) {
             moves.short = true;
             return Ok(());
         }
-        if state.allocator.take_at(wanted, branch.slot_log2)? {
+        if state.allocator.take_at(wanted, branch.kind())? {
             self.copy_chunk(state, branch, entry.slot, wanted)?;
             moves.note(branch, wanted, 1);
             page.set(at, Entry { slot: wanted, ..entry });
@@ -194,13 +194,13 @@ impl Destager {
         moves: &mut Moves,
     ) -> Result<()> {
         let count = segment.len() as u32;
-        if !self.borrow(state, branch.slot_log2, count.into()) {
+        if !self.borrow(state, branch.kind(), count.into()) {
             moves.short = true;
             return Ok(());
         }
         // Share has placed the segment on one physical volume.
         let pv = segment.first().filter(|_| state.allocator.shares()).map(|(_, entry)| entry.slot.pv());
-        let Some(first) = state.allocator.take_run(&self.core.space, branch.slot_log2, count, pv)? else {
+        let Some(first) = state.allocator.take_run(&self.core.space, branch.kind(), count, pv)? else {
             self.return_last(state);
             let halves = segment.split_at(segment.len() / 2);
             if halves.0.len() >= least {

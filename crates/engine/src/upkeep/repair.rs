@@ -298,14 +298,14 @@ impl Destager {
             state.ahead = None;
         }
         tracing::warn!(pv, at, %chunk, branch = %branch.id, bytes, "damaged data is repaired");
-        if !self.borrow(state, branch.slot_log2, 1) {
+        if !self.borrow(state, branch.kind(), 1) {
             return core.write_repaired(job);
         }
         let class = match &job.owner {
             Owner::Head(..) => Class::Current,
             Owner::Version(_) => Class::Preserved,
         };
-        let request = SlotRequest::new(class, branch.slot_log2, branch.id, chunk).of_origin(Some(from));
+        let request = SlotRequest::new(class, branch.kind(), branch.id, chunk).of_origin(Some(from));
         let to = state.allocator.allocate(&core.space, &request)?;
         let target = core.pvs.get(to.pv())?;
         core.write_copy(&target, &job.content, to.offset(), &job.lost())?;

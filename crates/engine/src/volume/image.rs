@@ -90,7 +90,7 @@ impl Volume {
                 Err(error) if error.kind() == ErrorKind::NoSpace => {
                     // Pending records may give some space back.
                     self.core.journal.write_out(self.core.journal.last().lsn)?;
-                    if !self.destager.relieve(&mut relief, 0, 0)? {
+                    if !self.destager.relieve(&mut relief, None, 0)? {
                         return Err(error);
                     }
                 }

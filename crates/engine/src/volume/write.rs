@@ -226,7 +226,7 @@ impl Volume {
             for record in &mut request.records {
                 let more = self.most_slots(record.kind, record.offset, record.length) - record.slots;
                 if let Err(error) = self.promise_more(more.into()) {
-                    self.core.space.adjust_reserved(branch.slot_log2, -i64::from(record.slots));
+                    self.core.space.adjust_reserved(branch.kind(), -i64::from(record.slots));
                     return Err(error);
                 }
                 record.slots += more;
@@ -243,7 +243,7 @@ impl Volume {
             Ok(record)
         });
         if sequenced.is_err() {
-            self.core.space.adjust_reserved(branch.slot_log2, -(slots as i64));
+            self.core.space.adjust_reserved(branch.kind(), -(slots as i64));
         }
         sequenced
     }
@@ -452,7 +452,7 @@ impl Volume {
             }
         });
         if sequenced.is_err() || matches!(done, Sequenced::NeedsAnchor | Sequenced::Inline { .. }) {
-            self.core.space.adjust_reserved(branch.slot_log2, -(unsequenced as i64));
+            self.core.space.adjust_reserved(branch.kind(), -(unsequenced as i64));
         }
         sequenced.map(|()| done)
     }
@@ -504,7 +504,7 @@ impl Volume {
             }
             *held = None;
             core.journal.write_out(core.journal.last().lsn)?;
-            if !self.destager.relieve(&mut relief, 0, 0)? {
+            if !self.destager.relieve(&mut relief, None, 0)? {
                 return Err(no_pages());
             }
         }
@@ -527,7 +527,7 @@ impl Volume {
             *held = None;
             // Pending records mostly take less than was promised to them.
             journal.write_out(journal.last().lsn)?;
-            if !self.destager.relieve(&mut relief, 0, 0)? {
+            if !self.destager.relieve(&mut relief, None, 0)? {
                 if !self.core.positions.history_refused.swap(true, Ordering::Relaxed) {
                     tracing::warn!(volume = %self.name(), "a write was refused: no space is left for its history");
                 }
@@ -546,9 +546,9 @@ impl Volume {
         held: &mut Option<Sequencing<'a>>,
         request: &mut Request,
     ) -> Result<Option<Epoch>> {
-        let slot_log2 = self.branch().slot_log2;
+        let kind = self.branch().kind();
         let wanted: u64 = request.records.iter().map(|r| r.slots as u64).sum();
-        if self.core.space.try_reserve_amply(slot_log2, wanted) {
+        if self.core.space.try_reserve_amply(kind, wanted) {
             return Ok(None);
         }
         if wanted > MAX_EXACT {
@@ -571,7 +571,7 @@ impl Volume {
             }
             let exact = self.exact_need(request)?;
             let slots = exact.iter().map(|n| *n as u64).sum();
-            if self.core.space.try_reserve(slot_log2, slots) {
+            if self.core.space.try_reserve(kind, slots) {
                 for (record, slots) in request.records.iter_mut().zip(exact) {
                     record.slots = slots;
                 }
@@ -581,7 +581,7 @@ impl Volume {
                 continue;
             }
             *held = None;
-            if !self.destager.relieve(&mut relief, slot_log2, self.asked_for(slots))? {
+            if !self.destager.relieve(&mut relief, Some(kind), self.asked_for(slots))? {
                 return Err(full());
             }
         }
@@ -592,7 +592,7 @@ impl Volume {
     /// another. Releases the lock in `held` if space has to be brought back.
     fn reserve_most(&self, held: &mut Option<Sequencing<'_>>, record: &mut Record) -> Result<u64> {
         let more = self.most_slots(record.kind, record.offset, record.length) - record.slots;
-        if !self.core.space.try_reserve(self.branch().slot_log2, more.into()) {
+        if !self.core.space.try_reserve(self.branch().kind(), more.into()) {
             *held = None;
             self.promise_more(more.into())?;
         }
@@ -603,11 +603,11 @@ impl Volume {
     /// Promises `slots` slots, and brings space back if necessary. The sequencing lock must not be
     /// held.
     fn promise_more(&self, slots: u64) -> Result<()> {
-        let slot_log2 = self.branch().slot_log2;
+        let kind = self.branch().kind();
         let mut relief = Relief::default();
-        while !self.core.space.try_reserve(slot_log2, slots) {
+        while !self.core.space.try_reserve(kind, slots) {
             self.core.journal.write_out(self.core.journal.last().lsn)?;
-            if !self.destager.relieve(&mut relief, slot_log2, self.asked_for(slots))? {
+            if !self.destager.relieve(&mut relief, Some(kind), self.asked_for(slots))? {
                 return Err(full());
             }
         }

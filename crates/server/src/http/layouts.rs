@@ -38,11 +38,22 @@ async fn add_layout(
         let members = new.members.iter().zip(held.iter().map(|held| held.path.clone())).map(spec).collect();
         let shape = shape(&new)?;
         let reserve = usize::try_from(new.reserve.unwrap_or(0)).unwrap_or(usize::MAX);
-        let info = app.pool.add_layout(&LayoutSpec { name: new.name, shape, reserve, members })?;
+        if let Some(member) = new.members.iter().find(|member| member.dedicated) {
+            return Err(dedicated_member(&member.path));
+        }
+        let spec = LayoutSpec { name: new.name, shape, reserve, members };
+        let info =
+            if new.dedicated { app.pool.add_dedicated_layout(&spec) } else { app.pool.add_layout(&spec) }?;
         tracing::info!(event = "pv.added", path = info.path, id = info.id, "layout added");
         Ok((StatusCode::CREATED, Json(convert::pv(&info))))
     })
     .await
+}
+
+/// The error for a disk of a layout, or a spare, that is to be dedicated.
+fn dedicated_member(path: &str) -> ApiError {
+    let text = format!("add {path}: a disk of a layout can't be `dedicated`; the layout can");
+    ApiError::new(ErrorKind::Invalid, text)
 }
 
 /// Returns the shape of a layout that is to be added.
@@ -79,6 +90,9 @@ async fn grow_pv(
 ) -> Result<Json<Pv>, ApiError> {
     let paths: Vec<_> = how.disks.iter().map(|disk| host_path(&disk.path, Purpose::Pv)).collect();
     blocking(&app, move |app| {
+        if let Some(disk) = how.disks.iter().find(|disk| disk.dedicated) {
+            return Err(dedicated_member(&disk.path));
+        }
         let held = paths.into_iter().map(|path| path(app)).collect::<Result<Vec<_>, _>>()?;
         let spec = |(disk, path): (&AddPv, String)| PvSpec { path, size: disk.size, force: disk.force };
         let disks = how.disks.iter().zip(held.iter().map(|held| held.path.clone())).map(spec).collect();
@@ -104,6 +118,9 @@ async fn patch_member(
 ) -> Result<Json<PvLayout>, ApiError> {
     let path = patch.onto.as_ref().map(|onto| host_path(&onto.path, Purpose::Pv));
     blocking(&app, move |app| {
+        if let Some(disk) = patch.onto.as_ref().filter(|disk| disk.dedicated) {
+            return Err(dedicated_member(&disk.path));
+        }
         let held = path.map(|path| path(app)).transpose()?;
         let onto = patch.onto.as_ref().zip(held.as_ref());
         let onto =
@@ -143,6 +160,9 @@ async fn add_spare(
 ) -> Result<(StatusCode, Json<SpareDisk>), ApiError> {
     let path = host_path(&new.path, Purpose::Pv);
     blocking(&app, move |app| {
+        if new.dedicated {
+            return Err(dedicated_member(&new.path));
+        }
         let held = path(app)?;
         let spec = PvSpec { path: held.path.clone(), size: new.size, force: new.force };
         let info = app.pool.add_spare(&spec)?;

@@ -235,7 +235,7 @@ async fn add_pv(State(app): Shared, Json(new): Json<AddPv>) -> Result<(StatusCod
     blocking(&app, move |app| {
         let held = path(app)?;
         let spec = PvSpec { path: held.path.clone(), size: new.size, force: new.force };
-        let info = app.pool.add_pv(&spec)?;
+        let info = if new.dedicated { app.pool.add_dedicated_pv(&spec) } else { app.pool.add_pv(&spec) }?;
         tracing::info!(event = "pv.added", path = info.path, id = info.id, "physical volume added");
         Ok((StatusCode::CREATED, Json(convert::pv(&info))))
     })
@@ -324,9 +324,11 @@ async fn create_volume(
         let history = new.cdp.as_ref().map(|patch| cdp::settings(None, patch)).transpose()?.flatten();
         let origin = image.map(|image| image(app)).transpose()?;
         let making = [Making { name: &wanted.name, of: None }];
-        let made = app.iscsi.make_volumes(&making, |pool| match &origin {
-            None => pool.create_volume(&wanted),
-            Some(image) => pool.create_volume_over(&wanted, &image.path),
+        let made = app.iscsi.make_volumes(&making, |pool| match (&origin, &new.on) {
+            (None, None) => pool.create_volume(&wanted),
+            (None, Some(on)) => pool.create_volume_on(&wanted, on),
+            (Some(image), None) => pool.create_volume_over(&wanted, &image.path),
+            (Some(image), Some(on)) => pool.create_volume_over_on(&wanted, &image.path, on),
         });
         let mut info = made?.0;
         tracing::info!(event = "volume.created", volume = info.name, size = info.size, "volume created");

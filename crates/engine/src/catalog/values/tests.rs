@@ -72,7 +72,7 @@ fn golden_bytes() {
         "0101000000000000000200000000000000030000000000000004000000000000000500000000000000060000000000000007000000000000002a26bfa3",
     );
     golden(
-        PvRecord { uuid: Uuid::from_bytes([2; 16]), path: "pv-0.img".into(), extents: 64, draining: true },
+        PvRecord { draining: true, ..PvRecord::new(Uuid::from_bytes([2; 16]), "pv-0.img".into(), 64) },
         "0102020202020202020202020202020202080070762d302e696d67400000000181aec3fb",
     );
 }

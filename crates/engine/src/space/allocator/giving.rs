@@ -16,10 +16,11 @@ impl Allocator {
     /// Returns what a physical volume contributes to the free space: (number of its extents, change
     /// when it is removed).
     pub(crate) fn contribution(&self, pv: u32) -> (u32, SpaceChange) {
-        let mut change = SpaceChange::default();
+        let mut all = SpaceChange::default();
         let Some(state) = self.pvs.get(&pv) else {
-            return (0, change);
+            return (0, all);
         };
+        let change = all.of(state.area);
         change.aside = -(state.aside.len() as i64);
         change.free_extents = state.aside.len() as i64;
         for extent in &state.extents {
@@ -30,7 +31,7 @@ impl Allocator {
                 change.free_slots[extent.slot_log2 as usize] -= slots - extent.busy as i64;
             }
         }
-        (state.extents.len() as u32, change)
+        (state.extents.len() as u32, all)
     }
 
     /// Adds free extents to a physical volume. Returns the change of capacity, which the caller
@@ -41,11 +42,11 @@ impl Allocator {
         let first = state.extents.len() as u32;
         state.extents.resize_with((first + more) as usize, Extent::default);
         if state.gives() {
-            self.index.free.extend((first..first + more).map(|extent| (pv, extent)));
+            self.areas.index(state.area).free.extend((first..first + more).map(|extent| (pv, extent)));
             state.free += u64::from(more);
-            change.free_extents = more.into();
+            change.of(state.area).free_extents = more.into();
         }
-        self.policy.is_outdated = true;
+        self.pvs_changed();
         change
     }
 
@@ -68,20 +69,20 @@ impl Allocator {
         if gave == gives {
             return;
         }
-        self.policy.is_outdated = true;
         state.aside.clear();
         let unused = state.extents.iter().filter(|e| e.slot_log2 == 0).count() as u64;
         state.free = if gives { unused } else { 0 };
+        let index = self.areas.index(state.area);
         for (number, extent) in state.extents.iter().enumerate() {
             let id = (pv, number as u32);
             if extent.slot_log2 == 0 {
                 if gives {
-                    self.index.free.insert(id)
+                    index.free.insert(id)
                 } else {
-                    self.index.free.remove(&id)
+                    index.free.remove(&id)
                 };
             } else {
-                let open = self.index.open.entry(extent.slot_log2).or_default();
+                let open = index.open.entry(extent.slot_log2).or_default();
                 let has_room = (extent.busy as u64) < extent_size >> extent.slot_log2;
                 if gives && has_room {
                     open.insert(id)
@@ -90,6 +91,7 @@ impl Allocator {
                 };
             }
         }
+        self.pvs_changed();
     }
 
     /// Returns whether slots of the physical volume are given out.
@@ -105,7 +107,7 @@ impl Allocator {
         for pv in &failed {
             if self.gives(*pv) {
                 let (extents, change) = self.contribution(*pv);
-                space.change_capacity(-i64::from(extents), &change, true);
+                space.change_capacity((self.area(*pv), -i64::from(extents)), &change, true);
             }
             self.change_state(*pv, |state| state.failed = true);
         }
@@ -153,10 +155,11 @@ impl Allocator {
 
     /// Removes an empty physical volume.
     pub(crate) fn remove_pv(&mut self, pv: u32) {
+        let area = self.areas.of(self.area(pv));
         self.pvs.remove(&pv);
-        self.index.free.retain(|id| id.0 != pv);
-        self.last.retain(|_, id| id.0 != pv);
-        self.index.last_on.retain(|(_, of), _| *of != pv);
+        area.index.free.retain(|id| id.0 != pv);
+        area.last.retain(|_, id| id.0 != pv);
+        area.index.last_on.retain(|(_, of), _| *of != pv);
         self.pvs_changed();
     }
 }

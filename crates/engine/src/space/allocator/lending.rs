@@ -8,7 +8,8 @@
 //! Slots are lent only while the allocator has no uncommitted change. Otherwise a shortage could
 //! undo the opening of an extent that has lent slots.
 
-use super::{Allocator, ExtentId, MAX_SEARCHED, Margins, get, set, undo, zeros};
+use super::{Allocator, ExtentId, FreeView as _, MAX_SEARCHED, Margins, get, set, undo, zeros};
+use crate::area::{Area, SlotKind};
 use crate::catalog::page::Slot;
 use crate::error::{Result, corrupt};
 use crate::journal::reference::SlotRun;
@@ -21,22 +22,22 @@ use std::collections::{BTreeMap, BTreeSet};
 /// pages of the old content and allocate new ones. That costs more than to write the data.
 #[derive(Default)]
 pub(super) struct KeptExtents {
-    /// The largest number of empty extents that stay open, by log2 of the slot size.
-    most: BTreeMap<u8, usize>,
-    extents: BTreeMap<u8, BTreeSet<ExtentId>>,
+    /// The largest number of empty extents that stay open, by kind of their slots.
+    most: BTreeMap<SlotKind, usize>,
+    extents: BTreeMap<SlotKind, BTreeSet<ExtentId>>,
 }
 
 impl KeptExtents {
     /// Notes that an extent has become empty. Returns whether it stays open.
-    pub(super) fn keeps(&mut self, slot_log2: u8, id: ExtentId) -> bool {
-        let Some(most) = self.most.get(&slot_log2) else { return false };
-        let extents = self.extents.entry(slot_log2).or_default();
+    pub(super) fn keeps(&mut self, kind: SlotKind, id: ExtentId) -> bool {
+        let Some(most) = self.most.get(&kind) else { return false };
+        let extents = self.extents.entry(kind).or_default();
         extents.len() < *most && extents.insert(id)
     }
 
     /// Notes that an extent is not empty any more.
-    pub(super) fn forget(&mut self, slot_log2: u8, id: ExtentId) {
-        if let Some(extents) = self.extents.get_mut(&slot_log2) {
+    pub(super) fn forget(&mut self, kind: SlotKind, id: ExtentId) {
+        if let Some(extents) = self.extents.get_mut(&kind) {
             extents.remove(&id);
         }
     }
@@ -49,23 +50,24 @@ impl Allocator {
     pub(crate) fn lend(
         &mut self,
         space: &Space,
-        slot_log2: u8,
+        kind: SlotKind,
         (least, most): (u32, u32),
     ) -> Result<Option<SlotRun>> {
+        let slot_log2 = kind.log2;
         debug_assert!(self.is_clean(), "a lent slot could lie in an extent whose opening is undone");
         let slots = self.slots_per_extent(slot_log2);
         let most = most.min(slots);
         // The order of preference is a large hole in an open extent, a free extent, a small hole.
         let large = (slots / 4).clamp(least, most);
-        let found = match self.hole(slot_log2, large, most)? {
-            None => match self.fresh_extent(space, slot_log2)? {
-                None => self.hole(slot_log2, least.min(slots), most)?,
+        let found = match self.hole(kind, large, most)? {
+            None => match self.fresh_extent(space, kind)? {
+                None => self.hole(kind, least.min(slots), most)?,
                 Some(id) => Some((id, 0, most)),
             },
             hole => hole,
         };
         let Some((id, index, count)) = found else { return Ok(None) };
-        if !space.try_lend(slot_log2, count.into()) {
+        if !space.try_lend(kind, count.into()) {
             self.close_if_unused(space, id)?;
             return Ok(None);
         }
@@ -74,11 +76,12 @@ impl Allocator {
     }
 
     /// Finds a run of `least` to `most` free slots in an open extent: (extent, index, count).
-    fn hole(&mut self, slot_log2: u8, least: u32, most: u32) -> Result<Option<(ExtentId, u32, u32)>> {
-        let slots = self.slots_per_extent(slot_log2);
-        let open = self.index.open.get(&slot_log2).into_iter().flatten();
+    fn hole(&mut self, kind: SlotKind, least: u32, most: u32) -> Result<Option<(ExtentId, u32, u32)>> {
+        let slots = self.slots_per_extent(kind.log2);
+        let extent_size = self.extent_size;
+        let open = self.areas.index(kind.area).open.get(&kind.log2).into_iter().flatten();
         let open: Vec<ExtentId> =
-            open.filter(|id| self.is_addressable(**id)).take(MAX_SEARCHED).copied().collect();
+            open.filter(|id| is_addressable(**id, extent_size)).take(MAX_SEARCHED).copied().collect();
         for id in open {
             let (extent, bits) = self.loaded(id)?;
             let hole = zeros(&bits.busy, least, slots);
@@ -93,21 +96,21 @@ impl Allocator {
     }
 
     /// Opens a free extent that no promise and no margin needs.
-    fn fresh_extent(&mut self, space: &Space, slot_log2: u8) -> Result<Option<ExtentId>> {
+    fn fresh_extent(&mut self, space: &Space, kind: SlotKind) -> Result<Option<ExtentId>> {
         let mut from = (0, 0);
-        while let Some(id) = self.free_after(from) {
+        while let Some(id) = self.areas.index(kind.area).next_free(from) {
             from = (id.0, id.1.saturating_add(1));
-            if !self.is_addressable(id) {
+            if !is_addressable(id, self.extent_size) {
                 continue;
             }
             if !self.has_room(space, id.0, Margins::Kept) {
                 from = (id.0.saturating_add(1), 0);
                 continue;
             }
-            if !space.is_ample(1) || !space.open_extent(slot_log2, false) {
+            if !space.is_ample(kind.area, 1) || !space.open_extent(kind, false) {
                 return Ok(None);
             }
-            let opened = self.open_extent(space, id, slot_log2)?;
+            let opened = self.open_extent(space, id, kind.log2)?;
             // The opening is not part of a batch, so no batch may undo it.
             self.undo.retain(|step| !matches!(step, undo::Step::Opened(opened) if *opened == id));
             if opened {
@@ -129,59 +132,51 @@ impl Allocator {
         Ok(())
     }
 
-    fn free_after(&self, from: ExtentId) -> Option<ExtentId> {
-        super::FreeView::next_free(&self.index, from)
-    }
-
-    /// Returns whether staging can address all slots of an extent.
-    fn is_addressable(&self, id: ExtentId) -> bool {
-        let end = super::DATA_START + (u64::from(id.1) + 1) * self.extent_size;
-        end <= SLOTS_END
-    }
-
-    /// Sets the largest number of empty extents of a slot size that stay open. Closes those beyond
-    /// it.
-    pub(crate) fn keep_open(&mut self, space: &Space, slot_log2: u8, most: usize) -> Result<()> {
-        self.kept.most.insert(slot_log2, most);
-        let extents = self.kept.extents.entry(slot_log2).or_default();
+    /// Sets the largest number of empty extents with slots of a kind that stay open. Closes those
+    /// beyond it.
+    pub(crate) fn keep_open(&mut self, space: &Space, kind: SlotKind, most: usize) -> Result<()> {
+        self.kept.most.insert(kind, most);
+        let extents = self.kept.extents.entry(kind).or_default();
         let beyond: Vec<ExtentId> = extents.iter().skip(most).copied().collect();
         for id in beyond {
-            self.kept.forget(slot_log2, id);
+            self.kept.forget(kind, id);
             self.close_if_unused(space, id)?;
         }
         Ok(())
     }
 
-    /// Lets no further extent stay open when it becomes empty.
-    pub(crate) fn keep_none(&mut self) {
-        self.kept.most.clear();
+    /// Lets no further extent of these areas stay open when it becomes empty.
+    pub(crate) fn keep_none(&mut self, of: &dyn Fn(Area) -> bool) {
+        self.kept.most.retain(|kind, _| !of(kind.area));
     }
 
-    /// Closes the empty extents of a slot size on the physical volumes for which `leaves` is true.
+    /// Closes the empty extents with slots of a kind on the physical volumes for which `leaves` is
+    /// true.
     pub(crate) fn close_kept(
         &mut self,
         space: &Space,
-        slot_log2: u8,
+        kind: SlotKind,
         leaves: impl Fn(u32) -> bool,
     ) -> Result<()> {
-        let kept = self.kept.extents.get(&slot_log2).into_iter().flatten();
+        let kept = self.kept.extents.get(&kind).into_iter().flatten();
         let leaving: Vec<ExtentId> = kept.filter(|id| leaves(id.0)).copied().collect();
         for id in leaving {
-            self.kept.forget(slot_log2, id);
+            self.kept.forget(kind, id);
             self.close_if_unused(space, id)?;
         }
         Ok(())
     }
 
     fn set_busy(&mut self, id: ExtentId, slot_log2: u8, indexes: std::ops::Range<u32>) -> Result<()> {
-        self.kept.forget(slot_log2, id);
+        let area = self.area(id.0);
+        self.kept.forget(area.slots(slot_log2), id);
         let slots = self.slots_per_extent(slot_log2);
         let (extent, mut bits) = self.loaded(id)?;
         extent.busy += indexes.end - indexes.start;
         indexes.for_each(|index| set(&mut bits.busy, index));
         extent.bits = Some(bits);
         if extent.busy == slots {
-            self.index.open.entry(slot_log2).or_default().remove(&id);
+            self.areas.index(area).open.entry(slot_log2).or_default().remove(&id);
         }
         Ok(())
     }
@@ -199,7 +194,7 @@ impl Allocator {
             return Err(damaged("it is larger than an extent"));
         }
         let Some(state) = self.pvs.get_mut(&id.0) else { return Err(damaged("its PV does not exist")) };
-        let gives = state.gives();
+        let (gives, area, per_extent) = (state.gives(), state.area, self.extent_size >> slot_log2);
         let Some(extent) = state.extents.get_mut(id.1 as usize) else {
             return Err(damaged("it is beyond the end of its PV"));
         };
@@ -207,11 +202,13 @@ impl Allocator {
         if extent.slot_log2 == 0 {
             extent.slot_log2 = slot_log2;
             state.pv.used_extents.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-            if self.index.free.remove(&id) {
+            let index = self.areas.index(area);
+            if index.free.remove(&id) {
                 state.free -= 1;
+                let change = change.of(area);
                 change.free_extents -= 1;
-                change.free_slots[slot_log2 as usize] += i64::from(self.slots_per_extent(slot_log2));
-                self.index.open.entry(slot_log2).or_default().insert(id);
+                change.free_slots[slot_log2 as usize] += per_extent as i64;
+                index.open.entry(slot_log2).or_default().insert(id);
             }
         } else if extent.slot_log2 != slot_log2 {
             return Err(damaged("its extent has slots of another size"));
@@ -223,7 +220,7 @@ impl Allocator {
             return Err(damaged("it is used by something else"));
         }
         self.set_busy(id, slot_log2, index..index + 1)?;
-        change.free_slots[slot_log2 as usize] -= i64::from(gives);
+        change.of(area).free_slots[slot_log2 as usize] -= i64::from(gives);
         Ok(change)
     }
 
@@ -273,4 +270,9 @@ impl Allocator {
         }
         Ok((id, index))
     }
+}
+
+/// Returns whether staging can address all slots of an extent.
+fn is_addressable(id: ExtentId, extent_size: u64) -> bool {
+    super::DATA_START + (u64::from(id.1) + 1) * extent_size <= SLOTS_END
 }

@@ -1,11 +1,13 @@
 //! The allocation of slots where the placement policy wants them.
 
 use super::{Allocator, FreeIndex, Margins, PvState};
+use crate::area::{Area, SlotKind};
 use crate::catalog::page::Slot;
 use crate::error::{Result, no_space};
 use crate::ids::{BranchId, Chunk};
 use crate::settings::Placement;
 use crate::space::placement::share::{ShareMap, Weight};
+use crate::space::placement::snap_aware::Region;
 use crate::space::placement::{
     Ask, Choice, Class, ExtentId, FreeView, Policy, SlotPlace, SlotRequest, choose, item_of,
 };
@@ -43,45 +45,36 @@ impl FreeView for FreeIndex {
     }
 }
 
-/// The placement of a pool, and the policy that it is for the physical volumes.
-pub(super) struct PlacingPolicy {
-    placement: Placement,
-    policy: Policy,
-    /// The physical volumes have changed since the policy was made. Making it takes a while, so the
-    /// next allocation does it once for many changes.
-    pub(super) is_outdated: bool,
-}
+/// The pool's placement as the policy of an area. It depends on the area's physical volumes.
+#[derive(Default)]
+pub(super) struct AreaPolicy(Option<Policy>);
 
-impl PlacingPolicy {
-    pub(super) fn of(placement: Placement) -> PlacingPolicy {
-        let policy = match placement {
-            Placement::Anywhere => Policy::Anywhere,
-            Placement::Contiguous => Policy::Contiguous,
-            Placement::Share => Policy::Share(ShareMap::default()),
-            Placement::SnapAware(of) => Policy::SnapAware(of),
-        };
-        PlacingPolicy { placement, policy, is_outdated: true }
+impl AreaPolicy {
+    /// Notes that the physical volumes have changed. To make the policy takes a while, so the next
+    /// allocation does it once for many changes.
+    pub(super) fn is_outdated(&mut self) {
+        self.0 = None;
     }
 }
 
 impl Allocator {
     pub(crate) fn set_placement(&mut self, placement: Placement) {
-        self.policy = PlacingPolicy::of(placement);
-        self.regions.clear();
+        self.placement = placement;
+        self.pvs_changed();
     }
 
     /// Notes that physical volumes came, left, or began or ceased to give out slots.
     pub(super) fn pvs_changed(&mut self) {
-        self.policy.is_outdated = true;
-    }
-
-    /// Returns the policy for the physical volumes as they are now.
-    fn refresh_policy(&mut self) {
-        if !std::mem::take(&mut self.policy.is_outdated) {
-            return;
+        for area in self.areas.0.values_mut() {
+            area.policy.is_outdated();
+            area.region = None;
         }
         self.regions.clear();
-        if !self.shares() {
+    }
+
+    /// Makes the policy of an area for the physical volumes as they are now, if there is none.
+    fn refresh_policy(&mut self, area: Area) {
+        if self.areas.of(area).policy.0.is_some() {
             return;
         }
         let weight = |(pv, state): (&u32, &PvState)| Weight {
@@ -89,74 +82,80 @@ impl Allocator {
             capacity: state.extents.len() as u64,
             gives: state.gives(),
         };
-        let weights: Vec<Weight> = self.pvs.iter().map(weight).collect();
-        self.policy.policy = Policy::Share(ShareMap::new(&weights));
+        let policy = match self.placement {
+            Placement::Anywhere => Policy::Anywhere,
+            Placement::Contiguous => Policy::Contiguous,
+            Placement::Share => {
+                let of_area = self.pvs.iter().filter(|(_, state)| state.area == area);
+                Policy::Share(ShareMap::new(&of_area.map(weight).collect::<Vec<_>>()))
+            }
+            Placement::SnapAware(of) => Policy::SnapAware(of),
+        };
+        self.areas.of(area).policy.0 = Some(policy);
     }
 
-    /// Returns the physical volume on which Share places a chunk, for slots of this size. `None`
+    /// Returns the physical volume on which Share places a chunk, for slots of this kind. `None`
     /// under every other policy.
-    pub(crate) fn share_of(&mut self, owner: (BranchId, Chunk), slot_log2: u8) -> Option<u32> {
-        self.refresh_policy();
-        let per_extent = self.slots_per_extent(slot_log2);
-        match &self.policy.policy {
-            Policy::Share(map) => map.place(item_of(owner, per_extent)),
+    pub(crate) fn share_of(&mut self, owner: (BranchId, Chunk), kind: SlotKind) -> Option<u32> {
+        self.refresh_policy(kind.area);
+        let per_extent = self.slots_per_extent(kind.log2);
+        match &self.areas.of(kind.area).policy.0 {
+            Some(Policy::Share(map)) => map.place(item_of(owner, per_extent)),
             _ => None,
         }
     }
 
     /// Returns whether the place of a slot depends on the chunk that it is for.
     pub(crate) fn places_by_chunk(&self) -> bool {
-        matches!(self.policy.policy, Policy::Share(_) | Policy::SnapAware(_))
+        matches!(self.placement, Placement::Share | Placement::SnapAware(_))
     }
 
     /// Returns whether slots are placed by Share.
     pub(crate) fn shares(&self) -> bool {
-        self.policy.placement == Placement::Share
+        self.placement == Placement::Share
     }
 
     /// Allocates a slot for the content that `request` describes. With a reservation, this never
     /// fails for want of space.
     pub(crate) fn allocate(&mut self, space: &Space, request: &SlotRequest) -> Result<Slot> {
-        let slot_log2 = request.slot_log2;
+        let slot_log2 = request.kind.log2;
+        let kind = self.serving(request.kind.area).slots(slot_log2);
         let place = |slot: Option<Slot>| -> Result<Option<SlotPlace>> {
+            // What lies in another area is no neighbour.
+            let slot = slot.filter(|slot| self.area(slot.pv()) == kind.area);
             slot.map(|slot| self.locate(slot, slot_log2)).transpose()
         };
         let (origin, neighbour) = (place(request.origin)?, place(request.neighbour)?);
-        self.refresh_policy();
-        let region = match self.policy.policy {
-            Policy::SnapAware(of) => self.region(of, request).map(|region| (of, region)),
-            _ => None,
-        };
-        if let Some((of, region)) = region.filter(|_| request.class == Class::Current) {
-            let (id, index) = of.home(region, request.owner.1, self.slots_per_extent(slot_log2));
-            let home = self.slot_at(id, index, slot_log2);
-            if self.take_at(home, slot_log2)? {
-                return Ok(home);
-            }
+        self.refresh_policy(kind.area);
+        let (region, home) = self.region_and_home(kind, request)?;
+        if let Some(home) = home {
+            return Ok(home);
         }
         let (mut spare, mut margins) = (true, Margins::Kept);
         loop {
+            let per_extent = self.slots_per_extent(slot_log2);
+            let area = self.areas.of(kind.area);
             let ask = Ask {
-                policy: &self.policy.policy,
+                policy: area.policy.0.as_ref().unwrap_or(&Policy::Anywhere),
                 slot_log2,
-                slots_per_extent: self.slots_per_extent(slot_log2),
+                slots_per_extent: per_extent,
                 class: request.class,
                 owner: request.owner,
                 origin,
                 neighbour,
-                region: region.map(|(_, region)| region),
-                last: self.last.get(&slot_log2).copied(),
+                region,
+                last: area.last.get(&slot_log2).copied(),
                 spare,
             };
-            let Some(choice) = choose(&self.index, &ask) else {
+            let Some(choice) = choose(&area.index, &ask) else {
                 match margins.next() {
-                    Some(next) if !self.index.shunned.is_empty() => margins = next,
+                    Some(next) if !area.index.shunned.is_empty() => margins = next,
                     _ => {
                         let refused = self.refused.clone();
                         return Err(refused.unwrap_or_else(|| no_space("allocate a slot")));
                     }
                 }
-                self.index.shunned.clear();
+                area.index.shunned.clear();
                 continue;
             };
             let (id, from) = match choice {
@@ -165,8 +164,8 @@ impl Allocator {
                 Choice::Free(id, from) => {
                     // Opening one extent more than needed must not take what was promised to other
                     // writes.
-                    let needed = self.index.next_open(slot_log2, (0, 0)).is_none();
-                    if !space.open_extent(slot_log2, needed) {
+                    let needed = self.areas.index(kind.area).next_open(slot_log2, (0, 0)).is_none();
+                    if !space.open_extent(kind, needed) {
                         spare = false;
                         continue;
                     }
@@ -176,11 +175,29 @@ impl Allocator {
                     (id, from)
                 }
             };
-            self.last.insert(slot_log2, id);
-            if self.shares() {
-                self.index.last_on.insert((slot_log2, id.0), id);
+            let shares = self.shares();
+            let area = self.areas.of(kind.area);
+            area.last.insert(slot_log2, id);
+            if shares {
+                area.index.last_on.insert((slot_log2, id.0), id);
             }
             return self.take_slot(id, slot_log2, from);
         }
+    }
+
+    /// Returns the region in which a slot is best, under the snap-aware placement. Takes the slot
+    /// that is the home of current content, if it is free.
+    fn region_and_home(
+        &mut self,
+        kind: SlotKind,
+        request: &SlotRequest,
+    ) -> Result<(Option<Region>, Option<Slot>)> {
+        let Placement::SnapAware(of) = self.placement else { return Ok((None, None)) };
+        let region = self.region(of, kind.area, request);
+        let Some(at) = region.filter(|_| request.class == Class::Current) else { return Ok((region, None)) };
+        let (id, index) = of.home(at, request.owner.1, self.slots_per_extent(kind.log2));
+        let home = self.slot_at(id, index, kind.log2);
+        let is_taken = self.take_at(home, kind)?;
+        Ok((region, is_taken.then_some(home)))
     }
 }

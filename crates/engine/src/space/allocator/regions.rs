@@ -4,7 +4,8 @@
 //! looked up where its chunks lie, when the slice is written first after the pool is opened. What
 //! is found is a wish, like all of placement. Nothing depends on it.
 
-use super::Allocator;
+use super::{Allocator, AreaState, FreeIndex};
+use crate::area::Area;
 use crate::catalog::PageKey;
 use crate::catalog::page::{MapPage, Slot};
 use crate::error::Result;
@@ -19,36 +20,36 @@ const MOST_KNOWN: usize = 1 << 18;
 /// The largest number of map pages that are read to find a region.
 const MOST_PAGES: usize = 4;
 
-/// The regions that are known, and where the search for an unused one begins.
+/// The regions that are known.
 #[derive(Default)]
 pub(super) struct SliceRegions {
     /// By branch and number of the slice. `None`: there was no region left.
     known: BTreeMap<(BranchId, u64), Option<Region>>,
-    from: Option<Region>,
 }
 
 impl SliceRegions {
     /// Forgets all regions: the physical volumes, or the sizes of regions, have changed.
     pub(super) fn clear(&mut self) {
         self.known.clear();
-        self.from = None;
     }
 }
 
 impl Allocator {
-    /// Returns the region of the slice that the chunk of a request is in. Chooses one if the slice
-    /// has none.
-    pub(super) fn region(&mut self, of: SnapAware, request: &SlotRequest) -> Option<Region> {
-        let per_extent = self.slots_per_extent(request.slot_log2);
+    /// Returns the region of the slice that the chunk of a request is in. Chooses one in the area
+    /// if the slice has none.
+    pub(super) fn region(&mut self, of: SnapAware, area: Area, request: &SlotRequest) -> Option<Region> {
+        let per_extent = self.slots_per_extent(request.kind.log2);
         let (branch, chunk) = request.owner;
         let slice = chunk.0 / of.slice_chunks(per_extent);
         let known = self.regions.known.get(&(branch, slice)).copied();
-        if let Some(known) = known.filter(|region| region.is_none_or(|region| self.gives(region.pv))) {
+        let serves = |region: &Region| self.gives(region.pv) && self.area(region.pv) == area;
+        if let Some(known) = known.filter(|region| region.as_ref().is_none_or(serves)) {
             return known;
         }
         // A page that can't be read is reported elsewhere.
         let found = self.region_in_use(of, (branch, slice), per_extent).unwrap_or(None);
-        let region = found.or_else(|| self.unused_region(of, (branch, slice)));
+        let found = found.filter(|region| self.area(region.pv) == area);
+        let region = found.or_else(|| self.unused_region(of, area, (branch, slice)));
         if self.regions.known.len() >= MOST_KNOWN {
             self.regions.known.clear();
         }
@@ -99,50 +100,55 @@ impl Allocator {
 
     /// Returns an unused region for a slice: the one behind the region of the slice before, else
     /// the next one on any physical volume, else the one with the most unused extents.
-    fn unused_region(&mut self, of: SnapAware, (branch, slice): (BranchId, u64)) -> Option<Region> {
+    fn unused_region(
+        &mut self,
+        of: SnapAware,
+        area: Area,
+        (branch, slice): (BranchId, u64),
+    ) -> Option<Region> {
         let before = slice.checked_sub(1).and_then(|before| self.regions.known.get(&(branch, before)));
         let behind = before.copied().flatten().and_then(|before| of.region_behind(before));
-        if let Some(behind) = behind.filter(|region| self.is_unused(of, *region)) {
+        let AreaState { index, region, .. } = self.areas.of(area);
+        if let Some(behind) = behind.filter(|region| is_unused(index, of, *region)) {
             return Some(behind);
         }
-        let from = self.regions.from;
-        let found = self.next_unused(of, from).or_else(|| self.next_unused(of, None));
-        self.regions.from = found;
-        found.or_else(|| self.emptiest(of))
+        let found = next_unused(index, of, *region).or_else(|| next_unused(index, of, None));
+        *region = found;
+        found.or_else(|| emptiest(index, of))
     }
+}
 
-    fn is_unused(&self, of: SnapAware, region: Region) -> bool {
-        self.unused_extents(of, region) == of.region_extents()
-    }
+fn is_unused(index: &FreeIndex, of: SnapAware, region: Region) -> bool {
+    unused_extents(index, of, region) == of.region_extents()
+}
 
-    fn unused_extents(&self, of: SnapAware, region: Region) -> u32 {
-        let extents = of.extents_of(region);
-        self.index.free.range((region.pv, extents.start)..(region.pv, extents.end)).count() as u32
-    }
+fn unused_extents(index: &FreeIndex, of: SnapAware, region: Region) -> u32 {
+    let extents = of.extents_of(region);
+    index.free.range((region.pv, extents.start)..(region.pv, extents.end)).count() as u32
+}
 
-    /// Returns the first region from `from` on in which nothing lies.
-    fn next_unused(&self, of: SnapAware, from: Option<Region>) -> Option<Region> {
-        let mut at = from.map_or((0, 0), |region| (region.pv, region.first));
-        loop {
-            let region = of.region_of(*self.index.free.range(at..).next()?);
-            if self.is_unused(of, region) {
-                return Some(region);
-            }
-            at = (region.pv, of.extents_of(region).end);
+/// Returns the first region from `from` on in which nothing lies.
+fn next_unused(index: &FreeIndex, of: SnapAware, from: Option<Region>) -> Option<Region> {
+    let mut at = from.map_or((0, 0), |region| (region.pv, region.first));
+    loop {
+        let region = of.region_of(*index.free.range(at..).next()?);
+        if is_unused(index, of, region) {
+            return Some(region);
         }
+        at = (region.pv, of.extents_of(region).end);
     }
+}
 
-    /// Returns the region with the most unused extents.
-    fn emptiest(&self, of: SnapAware) -> Option<Region> {
-        let (mut best, mut at) = (None, (0, 0));
-        while let Some(free) = self.index.free.range(at..).next() {
-            let region = of.region_of(*free);
-            let unused = self.unused_extents(of, region);
-            if best.is_none_or(|(most, _)| unused > most) {
-                best = Some((unused, region));
-            }
-            at = (region.pv, of.extents_of(region).end);
+/// Returns the region with the most unused extents.
+fn emptiest(index: &FreeIndex, of: SnapAware) -> Option<Region> {
+    let (mut best, mut at) = (None, (0, 0));
+    while let Some(free) = index.free.range(at..).next() {
+        let region = of.region_of(*free);
+        let unused = unused_extents(index, of, region);
+        if best.is_none_or(|(most, _)| unused > most) {
+            best = Some((unused, region));
         }
-        best.map(|(_, region)| region)
+        at = (region.pv, of.extents_of(region).end);
     }
+    best.map(|(_, region)| region)
 }

@@ -56,7 +56,8 @@ impl Allocator {
         // An extent that was open and empty before is so again.
         for id in emptied {
             let (slot_log2, busy) = self.extent(id).map(|extent| (extent.slot_log2, extent.busy))?;
-            if slot_log2 > 0 && busy == 0 && !(self.gives(id.0) && self.kept.keeps(slot_log2, id)) {
+            let kind = self.area(id.0).slots(slot_log2);
+            if slot_log2 > 0 && busy == 0 && !(self.gives(id.0) && self.kept.keeps(kind, id)) {
                 self.close_extent(id, &mut change)?;
             }
         }
@@ -92,16 +93,17 @@ impl Allocator {
         extent.busy -= 1;
         extent.bits = Some(bits);
         let slot_log2 = extent.slot_log2;
+        let area = self.area(id.0);
         // While the physical volume drains, none of these slots is given out.
-        self.index.open.entry(slot_log2).or_default().insert(id);
+        self.areas.index(area).open.entry(slot_log2).or_default().insert(id);
         Ok(())
     }
 
     pub(super) fn close_extent(&mut self, id: ExtentId, change: &mut SpaceChange) -> Result<()> {
-        let slot_log2 = self.extent(id)?.slot_log2;
+        let (slot_log2, area) = (self.extent(id)?.slot_log2, self.area(id.0));
         *self.extent(id)? = Extent::default();
-        self.index.open.entry(slot_log2).or_default().remove(&id);
-        self.kept.forget(slot_log2, id);
+        self.areas.index(area).open.entry(slot_log2).or_default().remove(&id);
+        self.kept.forget(area.slots(slot_log2), id);
         if !self.gives(id.0) {
             // Its space counts nowhere.
             if let Some(state) = self.pvs.get(&id.0) {
@@ -109,7 +111,7 @@ impl Allocator {
             }
             return Ok(());
         }
-        self.index.free.insert(id);
+        self.areas.index(area).free.insert(id);
         if let Some(state) = self.pvs.get_mut(&id.0) {
             state.free += 1;
             state.pv.used_extents.fetch_sub(1, Ordering::Relaxed);
@@ -122,6 +124,7 @@ impl Allocator {
                 let _ = state.pv.disk.punch(at, self.extent_size);
             }
         }
+        let change = change.of(area);
         change.free_extents += 1;
         change.free_slots[slot_log2 as usize] -= i64::from(self.slots_per_extent(slot_log2));
         Ok(())

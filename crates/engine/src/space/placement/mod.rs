@@ -9,6 +9,7 @@
 pub(crate) mod share;
 pub(crate) mod snap_aware;
 
+use crate::area::SlotKind;
 use crate::ids::{BranchId, Chunk, Slot};
 use crate::settings::SnapAware;
 use share::ShareMap;
@@ -60,8 +61,7 @@ pub(crate) enum Class {
 /// The content for which background work allocates a slot.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SlotRequest {
-    /// log2 of the slot size.
-    pub(crate) slot_log2: u8,
+    pub(crate) kind: SlotKind,
     pub(crate) class: Class,
     /// The chunk of which the slot holds content.
     pub(crate) owner: (BranchId, Chunk),
@@ -73,8 +73,8 @@ pub(crate) struct SlotRequest {
 
 impl SlotRequest {
     /// A request for content of a chunk that has no slot yet.
-    pub(crate) fn new(class: Class, slot_log2: u8, branch: BranchId, chunk: Chunk) -> SlotRequest {
-        SlotRequest { slot_log2, class, owner: (branch, chunk), origin: None, neighbour: None }
+    pub(crate) fn new(class: Class, kind: SlotKind, branch: BranchId, chunk: Chunk) -> SlotRequest {
+        SlotRequest { kind, class, owner: (branch, chunk), origin: None, neighbour: None }
     }
 
     /// A request for content that comes from, or replaces that of, the slot `origin`.

@@ -58,8 +58,8 @@ impl Raid5 {
         Ok(())
     }
 
-    /// Writes the blocks that an opening for reading has not written. New parities are computed from
-    /// what is on the disks.
+    /// Writes the blocks that an opening for reading has not written. New parities are computed
+    /// from what is on the disks.
     pub(super) fn write_corrected(&self) -> io::Result<()> {
         if self.corrected.read().is_empty() {
             return Ok(());

@@ -501,8 +501,7 @@ proptest! {
         let dir = with_layouts(Arc::new(dir), LayoutOptions::default());
         let disk = dir.open_locked("raid5:m", OpenMode::Existing).unwrap();
         let len = disk.len().unwrap() as usize;
-        let mut model = vec![0u8; len];
-        let mut is_known = vec![true; len];
+        let (mut model, mut is_known) = (vec![0u8; len], vec![true; len]);
         if let Some(out) = was_out {
             disk.as_layout().unwrap().members().put_out(out, "a test").unwrap();
         }
