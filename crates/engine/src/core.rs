@@ -77,7 +77,7 @@ pub(crate) struct Core {
     pub(crate) pvs: PvTable,
     pub(crate) names: AlarmedRwLock<Namespace>,
     pub(crate) positions: SharedPositions,
-    pub(crate) deletions: Mutex<Deletions>,
+    pub(crate) deletions: Mutex<BTreeMap<Area, Deletions>>,
     /// The lines of volumes, and their marks: by volume, then by LSN.
     pub(crate) lines: RwLock<BTreeMap<VolumeId, BTreeMap<Lsn, LineRecord>>>,
     pub(crate) flushes: Flushes,

@@ -67,7 +67,7 @@ impl Destager {
         let Some(id) = self.core.names.read().by_name.values().find(needy).map(|state| state.id) else {
             return Ok(false);
         };
-        let fill = !self.core.is_low_on_space();
+        let low = |area| self.core.is_low_on_space(area);
         let renewed = self.submit_with(|names| {
             let Some(state) = names.volume_by_id(id).filter(needy) else {
                 return Err(conflict("give the volume a new branch: it no longer needs one"));
@@ -90,7 +90,8 @@ impl Destager {
             };
             let anchor = names.anchor_after(&renewal, &*self.core.world.rng);
             // The snapshot below keeps the space of what is overwritten.
-            let fill = fill.then(|| SetFill { branches: vec![branch], rate: Some(QUIET_RATE) }.into());
+            let fill = (!low(state.line.branch.area))
+                .then(|| SetFill { branches: vec![branch], rate: Some(QUIET_RATE) }.into());
             Ok(([renewal.into()].into_iter().chain(anchor).chain(fill).collect(), None))
         });
         match renewed {
@@ -127,7 +128,9 @@ impl Destager {
             }
             deep.into_iter().max_by_key(|(depth, _)| *depth)
         };
-        let Some((_, branch)) = deepest.filter(|_| !self.core.is_low_on_space()) else { return Ok(false) };
+        let Some((_, branch)) = deepest.filter(|(_, branch)| !self.core.is_low_on_space(branch.area)) else {
+            return Ok(false);
+        };
         self.submit(|_| Ok(SetFill { branches: vec![branch.id], rate: Some(QUIET_RATE) }.into()))?;
         Ok(true)
     }
@@ -138,7 +141,7 @@ impl Destager {
     /// there is nothing to do.
     pub(crate) fn flatten_over_expired(&self) -> Result<bool> {
         let held_up = std::mem::take(&mut self.state.lock().pinned_expired);
-        if held_up.is_empty() || self.core.options.flatten_depth == 0 || self.core.is_low_on_space() {
+        if held_up.is_empty() || self.core.options.flatten_depth == 0 {
             return Ok(false);
         }
         let found = {
@@ -149,6 +152,7 @@ impl Destager {
             let holds = |branch: &&Arc<Branch>| {
                 branch.base().is_some_and(|base| is_moment(&base, |of| held_up.contains(&of)))
                     && !branch.filling.load(Ordering::Acquire)
+                    && !self.core.is_low_on_space(branch.area)
             };
             seen.find(holds).map(|branch| branch.id)
         };

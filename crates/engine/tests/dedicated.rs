@@ -225,6 +225,11 @@ fn when_it_fails_the_others_take_what_comes() {
     site.idle();
     write(&site.open("v"), 512 * KIB, 2, MIB);
     write(&site.open("w"), 0, 3, MIB);
+    for volume in ["v", "w"] {
+        let policy = SnapshotPolicy { reserve_percent: 90, auto_delete: true };
+        site.pool.set_snapshot_policy(volume, policy).unwrap();
+        site.pool.create_snapshots(&[(volume, "s")]).unwrap();
+    }
     broken.store(true, Ordering::Relaxed);
     site.idle();
     assert!(site.pool.health().has(code::PV_FAILED));
@@ -232,9 +237,11 @@ fn when_it_fails_the_others_take_what_comes() {
     assert_bytes(&site.open("v"), 0, 1, 512 * KIB);
     assert_bytes(&site.open("v"), 512 * KIB, 2, MIB);
     assert_bytes(&site.open("w"), 0, 3, MIB);
-    // Nothing new is promised there.
+    // Nothing new is promised there, and no snapshot is deleted for it.
     assert_eq!(try_write(&site.open("v"), 4 * MIB, 4, 64 * KIB), Err(ErrorKind::NoSpace));
     write(&site.open("w"), MIB, 3, MIB);
+    site.idle();
+    assert!(["v", "w"].iter().all(|volume| site.pool.snapshots(volume).unwrap().len() == 1));
     broken.store(false, Ordering::Relaxed);
     let site = site.reopen();
     write(&site.open("v"), 4 * MIB, 4, 64 * KIB);

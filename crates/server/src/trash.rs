@@ -121,11 +121,14 @@ impl App {
         }
         let now = Instant::now();
         let low = match paused.is_none_or(|until| now >= until) {
-            true => Low { space: self.pool.lacks_own_space(), history: self.pool.lacks_history_room() },
-            false => Low::default(),
+            true => Low {
+                space: &|info| self.pool.lacks_own_space(&info.volume),
+                history: self.pool.lacks_history_room(),
+            },
+            false => Low { space: &|_| false, history: false },
         };
         for info in due(&self.pool.trash(), self.trash, low) {
-            if low != Low::default() {
+            if low.history || (low.space)(info) {
                 *paused = Some(now + SPACE_PAUSE);
             }
             let uuid = info.volume.uuid;
@@ -138,10 +141,10 @@ impl App {
 }
 
 /// What the volumes in use lack.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-struct Low {
-    /// Space of the pool.
-    space: bool,
+#[derive(Clone, Copy)]
+struct Low<'a> {
+    /// Space where a volume in the trash has its own.
+    space: &'a dyn Fn(&TrashInfo) -> bool,
     /// Room for histories in the data directory's file system.
     history: bool,
 }
@@ -176,13 +179,14 @@ fn find(trash: &[TrashInfo], id: &str) -> Result<Uuid> {
 }
 
 /// Returns the volumes to purge now. `trash` is ordered by age, the oldest first.
-fn due(trash: &[TrashInfo], times: TrashTimes, low: Low) -> Vec<&TrashInfo> {
+fn due<'t>(trash: &'t [TrashInfo], times: TrashTimes, low: Low<'_>) -> Vec<&'t TrashInfo> {
     let reached = |info: &&TrashInfo, age: Duration| u128::from(info.age) >= age.as_nanos();
     let mut due: Vec<&TrashInfo> = trash.iter().filter(|info| reached(info, times.keep)).collect();
     if due.is_empty() {
         // One at a time, because its space comes back later. A volume that has nothing of what is
         // lacking would give nothing back.
-        let helps = |info: &&TrashInfo| low.space && info.space > 0 || low.history && info.history > 0;
+        let helps =
+            |info: &&TrashInfo| info.space > 0 && (low.space)(info) || low.history && info.history > 0;
         due.extend(trash.iter().filter(|info| reached(info, times.least)).find(helps));
     }
     due
@@ -213,7 +217,7 @@ mod tests {
             [aged("old", 30), aged("middle", 3), recorded, TrashInfo { history: 1, ..aged("new", 0) }];
         let times = TrashTimes { keep: Duration::from_secs(86_400), least: Duration::from_secs(3600) };
         let due = |trash: &[TrashInfo], space| {
-            let low = Low { space, history: false };
+            let low = Low { space: &|_| space, history: false };
             let names = super::due(trash, times, low).into_iter().map(|info| info.volume.name.clone());
             names.collect::<Vec<_>>()
         };
@@ -222,9 +226,9 @@ mod tests {
         assert_eq!(due(&trash[1..], false), [""; 0]);
         assert_eq!(due(&trash[1..], true), ["middle"]);
         assert_eq!(due(&trash[3..], true), [""; 0], "it is too young");
-        let for_history = super::due(&trash[1..], times, Low { space: false, history: true });
+        let for_history = super::due(&trash[1..], times, Low { space: &|_| false, history: true });
         assert_eq!(for_history.iter().map(|info| &info.volume.name[..]).collect::<Vec<_>>(), ["older"]);
-        assert!(super::due(&trash[3..], times, Low { space: true, history: true }).is_empty());
+        assert!(super::due(&trash[3..], times, Low { space: &|_| true, history: true }).is_empty());
     }
 
     #[test]

@@ -400,6 +400,23 @@ impl Namespace {
         }
     }
 
+    /// Refuses to remove a physical volume without which the branches that use it have none that
+    /// takes data. `others` are those that take data.
+    pub(crate) fn check_spared(&self, pv: u32, others: &BTreeSet<u32>) -> Result<()> {
+        let area = |pv: &u32| self.pvs.get(pv).map(|record| Area::of(*pv, record.dedicated));
+        let takes = |id: &u32| self.pvs.get(id).is_some_and(|record| !record.draining);
+        let has_common = others.iter().any(|id| takes(id) && area(id) == Some(Area::Common));
+        let is_common_used = self.branches.values().any(|branch| branch.area == Area::Common);
+        let is_needed = area(&pv) == Some(Area::Common) && is_common_used && !has_common;
+        if !is_needed && others.iter().any(takes) {
+            return Ok(());
+        }
+        let path = self.pvs.get(&pv).map_or("", |pv| &pv.path);
+        Err(conflict(format!(
+            "remove {path}: no other physical volume takes data; add one, or stop draining one"
+        )))
+    }
+
     /// Refuses to take a dedicated physical volume away while anything is on it.
     pub(crate) fn check_vacant(&self, pv: u32) -> Result<()> {
         let is_there = |branch: &Arc<Branch>| branch.area == Area::Only(pv);

@@ -271,7 +271,7 @@ impl Destager {
             data.available += ahead;
         }
         let full = data.is_some_and(|data| data.available < margin / CATALOG_PARTS);
-        let (backing, taken_back) = match state.allocator.backing(&self.core.space, kept, data, ahead) {
+        let (backing, taken_back) = match state.allocator.backing(kept, data, ahead) {
             Ok((_, taken_back)) if full => (BackingRoom::default(), taken_back),
             Err(_) if full => (BackingRoom::default(), BTreeMap::new()),
             Ok(measured) => measured,

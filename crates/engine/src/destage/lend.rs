@@ -109,8 +109,7 @@ impl Destager {
         let areas = self.core.space.areas().into_iter();
         let short: Vec<Area> = areas.filter(|area| !self.core.space.is_ample(*area, 0)).collect();
         if !short.is_empty() {
-            state.allocator.keep_none(&|area| short.contains(&area));
-            self.recall(state, |kind, _| short.contains(&kind.area))?;
+            self.recall_where(state, &|area| short.contains(&area))?;
         }
         self.leave_failed(state);
         if state.allocator.pv_ids().into_iter().any(|pv| !state.allocator.gives(pv)) {
@@ -123,8 +122,12 @@ impl Destager {
         }
         let now = self.core.world.clock.monotonic();
         let demands: Vec<Demand> = self.core.lent.look().collect();
-        for demand in demands.into_iter().filter(|demand| !short.contains(&demand.kind.area)) {
-            self.lend_kind(state, demand, now)?;
+        for demand in demands {
+            if short.contains(&demand.kind.area) {
+                self.core.lent.note_exhausted(demand.kind);
+            } else {
+                self.lend_kind(state, demand, now)?;
+            }
         }
         Ok(())
     }
@@ -202,12 +205,21 @@ impl Destager {
     /// Takes back all slots that are lent and not taken. Does nothing while the allocator has
     /// uncommitted changes. Returns whether there were such slots.
     pub(crate) fn recall_all(&self, state: &mut BackgroundState) -> Result<bool> {
+        self.recall_where(state, &|_| true)
+    }
+
+    /// Does the same in one area.
+    pub(crate) fn recall_of(&self, state: &mut BackgroundState, area: Area) -> Result<bool> {
+        self.recall_where(state, &|of| of == area)
+    }
+
+    fn recall_where(&self, state: &mut BackgroundState, is_of: &dyn Fn(Area) -> bool) -> Result<bool> {
         if !state.allocator.is_clean() {
             return Ok(false);
         }
         // Extents that become empty from now on are closed, too, until slots are lent again.
-        state.allocator.keep_none(&|_| true);
-        self.recall(state, |_, _| true)
+        state.allocator.keep_none(is_of);
+        self.recall(state, |kind, _| is_of(kind.area))
     }
 }
 

@@ -197,8 +197,7 @@ impl Destager {
     }
 
     /// Promises the slots that chunks on a failed physical volume take beyond the promises of the
-    /// batch's records. If that is a dedicated one, those promises were made there, and count for
-    /// nothing elsewhere.
+    /// batch's records.
     fn promise_moves(
         &self,
         state: &mut BackgroundState,
@@ -210,15 +209,14 @@ impl Destager {
         let held: BTreeMap<SlotKind, u64> =
             if redo { BTreeMap::new() } else { batch.released().into_iter().collect() };
         for (kind, (taken, moved)) in &plan.taken {
-            let from = state.allocator.serving(kind.area).slots(kind.log2);
             let held = held.get(kind).copied().unwrap_or(0);
-            let missing = if from == *kind { taken.saturating_sub(held).min(*moved) } else { *taken };
-            if missing > 0 && !self.borrow(state, from, missing) {
+            let missing = taken.saturating_sub(held).min(*moved);
+            if missing > 0 && !self.borrow(state, *kind, missing) {
                 return Err(no_space(
                     "write data of a failed physical volume to the others: they have no space",
                 ));
             }
-            plan.reserved.extend((missing > 0).then_some((from, missing)));
+            plan.reserved.extend((missing > 0).then_some((*kind, missing)));
         }
         Ok(())
     }

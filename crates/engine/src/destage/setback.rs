@@ -33,7 +33,7 @@ impl Destager {
             self.core.shortages.met(task, &error, self.core.world.clock.monotonic());
             return error;
         }
-        if !state.allocator.gives_any() {
+        if !state.allocator.has_refuge() {
             return self.core.fault.poison(&error);
         }
         error.taken_back()

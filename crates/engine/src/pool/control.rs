@@ -23,6 +23,7 @@ use crate::space::label::Label;
 use crate::space::pv::{MAX_PVS, Pv, open_new};
 use crate::volume::Volume;
 use crate::world::{Rng, uuid};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use uuid::Uuid;
@@ -157,6 +158,12 @@ impl Pool {
         DedicatedSpace { capacity: totals.capacity, available: totals.available, own_available: totals.own }
     }
 
+    /// Returns the number of bytes that new writes of volumes on a dedicated physical volume can
+    /// still be promised, or (`None`) of all other volumes.
+    pub fn available_to(&self, dedicated_pv: Option<u32>) -> u64 {
+        self.core.totals_of(dedicated_pv.map_or(Area::Common, Area::Only)).available
+    }
+
     /// Returns the path of a physical volume.
     pub fn pv_path(&self, pv: u32) -> Option<String> {
         self.core.names.read().pvs.get(&pv).map(|pv| pv.path.clone())
@@ -185,10 +192,6 @@ impl Pool {
                 "add a physical volume: the limit of {MAX_PVS} in the life of a pool is reached"
             )));
         }
-        // Older builds would place everything everywhere.
-        if dedicated && !self.core.has_feature(DEDICATED) {
-            self.destager.enable_bare(DEDICATED)?;
-        }
         let known = |uuid: &Uuid| self.core.names.read().pvs.values().any(|pv| pv.uuid == *uuid);
         let extent_size = self.core.config.extent_size;
         let (disk, extents) = open_new(
@@ -198,6 +201,10 @@ impl Pool {
             (extent_size, self.core.config.atomic_unit),
             &known,
         )?;
+        // Older builds would place everything everywhere.
+        if dedicated && !self.core.has_feature(DEDICATED) {
+            self.destager.enable_bare(DEDICATED)?;
+        }
         let identity = uuid(&*self.core.world.rng);
         let label = Label { pool: self.core.uuid, pv_uuid: identity, pv: id, extents, extent_size };
         self.core.stamping.first(&label, &*disk, &spec.path)?;
@@ -299,15 +306,21 @@ impl Pool {
                 )));
             }
         }
-        self.submit_leaving(pv, SetDraining { pv, draining }.into())?;
+        self.submit_leaving(pv, SetDraining { pv, draining }.into(), |_| Ok(()))?;
         Ok(())
     }
 
     /// Sequences an operation on a physical volume that gives out no more slots. Volumes may have
     /// come to it, if it is dedicated: then it stays.
-    fn submit_leaving(&self, pv: u32, operation: Control) -> Result<Lsn> {
+    fn submit_leaving(
+        &self,
+        pv: u32,
+        operation: Control,
+        check: impl Fn(&Namespace) -> Result<()>,
+    ) -> Result<Lsn> {
         let submitted = self.destager.submit(|names| {
             names.check_vacant(pv)?;
+            check(names)?;
             Ok(operation.clone())
         });
         if submitted.is_err() && !self.core.names.read().pvs.get(&pv).is_some_and(|pv| pv.draining) {
@@ -324,6 +337,7 @@ impl Pool {
         // Earlier operations on the physical volume are carried out first.
         self.destager.destage_to(self.core.journal.last().lsn)?;
         self.core.names.read().check_vacant(pv)?;
+        let others: BTreeSet<u32>;
         {
             let state = &mut *self.destager.state.lock();
             self.destager.recall(state, |_, of| of == pv)?;
@@ -333,19 +347,10 @@ impl Pool {
                     "remove {wanted}: {used} extents are in use; drain it first and wait until it is empty"
                 )));
             }
-            let names = self.core.names.read();
-            let area = state.allocator.area(pv);
-            let is_used = area == Area::Common && names.branches.values().any(|b| b.area == area);
-            let takes = |id: &u32| {
-                let other = state.allocator.gives(*id) && state.allocator.area(*id) == Area::Common;
-                *id != pv && other && names.pvs.get(id).is_some_and(|pv| !pv.draining)
-            };
-            if is_used && !names.pvs.keys().any(takes) {
-                return Err(conflict(format!(
-                    "remove {wanted}: no other physical volume takes data; add one, or stop draining one"
-                )));
-            }
-            drop(names);
+            let takes = |id: &u32| *id != pv && state.allocator.gives(*id);
+            let takes = state.allocator.pv_ids().into_iter().filter(takes).collect();
+            self.core.names.read().check_spared(pv, &takes)?;
+            others = takes;
             // From here on nothing new is placed on the physical volume.
             if !self.destager.apply_draining(state, pv, true, false) {
                 return Err(no_space(format!(
@@ -354,7 +359,7 @@ impl Pool {
             }
         }
         let removed = self.core.pvs.held(pv);
-        let lsn = self.submit_leaving(pv, RemovePv { pv }.into())?;
+        let lsn = self.submit_leaving(pv, RemovePv { pv }.into(), |names| names.check_spared(pv, &others))?;
         self.see_through(lsn)?;
         removed.and_then(|pv| pv.wiped.get().cloned()).unwrap_or(Ok(()))
     }

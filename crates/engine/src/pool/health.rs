@@ -211,23 +211,29 @@ impl Pool {
     }
 
     fn warn_of_space(&self, warnings: &mut Vec<Warning>) {
-        let totals = self.core.totals();
-        for area in self.core.areas_without_space() {
+        let without = self.core.areas_without_space();
+        for area in self.core.space.areas() {
             let totals = self.core.totals_of(area);
-            let on = area.dedicated().and_then(|pv| self.core.pvs.held(pv));
-            let on = on.map(|pv| format!(" on {}, which is dedicated", pv.path)).unwrap_or_default();
-            let text = format!(
-                "space is low{on}: {} of {} bytes are available (less than {} %)",
-                totals.available, totals.capacity, self.core.options.low_space_percent
-            );
-            warnings.push(Warning::new(code::SPACE_LOW, text));
-        }
-        if self.core.is_low_on_space() && totals.available < totals.own {
-            let text = format!(
-                "the file system below the pool is full: the pool has {} bytes free, of which {} can be used",
-                totals.own, totals.available
-            );
-            warnings.push(Warning::new(code::HOST_FULL, text));
+            let pv = area.dedicated().and_then(|pv| self.core.pvs.held(pv));
+            if without.contains(&area) {
+                let on = pv.as_ref().map(|pv| format!(" on {}, which is dedicated", pv.path));
+                let text = format!(
+                    "space is low{}: {} of {} bytes are available (less than {} %)",
+                    on.unwrap_or_default(),
+                    totals.available,
+                    totals.capacity,
+                    self.core.options.low_space_percent
+                );
+                warnings.push(Warning::new(code::SPACE_LOW, text));
+            }
+            if self.core.is_low_on_space(area) && totals.available < totals.own {
+                let what = pv.as_ref().map_or("the pool", |pv| &pv.path);
+                let text = format!(
+                    "the file system below {what} is full: {what} has {} bytes free, of which {} can be used",
+                    totals.own, totals.available
+                );
+                warnings.push(Warning::new(code::HOST_FULL, text));
+            }
         }
         for (volume, used) in self.low_on_epochs() {
             let text = format!(

@@ -2,6 +2,7 @@
 
 use super::Pool;
 use super::snapshots::check_labels;
+use crate::area::Area;
 use crate::branch::namespace::{Namespace, check_deletable, check_name};
 use crate::branch::{Base, VolumeState};
 use crate::catalog::features::TRASH;
@@ -44,10 +45,11 @@ impl Pool {
         found.ok_or_else(|| not_found(format!("find volume {name} in the trash: it was purged or restored")))
     }
 
-    /// Returns whether the pool's own space is low. What only the file systems below lack, a purge
-    /// may not give back.
-    pub fn lacks_own_space(&self) -> bool {
-        !self.core.areas_without_space().is_empty()
+    /// Returns whether the volume is on physical volumes whose own space is low. What only the file
+    /// systems below lack, a purge may not give back.
+    pub fn lacks_own_space(&self, of: &VolumeInfo) -> bool {
+        let area = of.dedicated_pv.map_or(Area::Common, Area::Only);
+        self.core.areas_without_space().contains(&area)
     }
 
     /// Returns the names of the snapshots of these volumes, in use or in the trash, in no order. A

@@ -9,7 +9,7 @@ use crate::core::Core;
 use crate::destage::Destager;
 use crate::error::{ErrorKind, Result, conflict};
 use crate::ids::{BranchId, Epoch, SnapshotId};
-use crate::shortage::{Deletions, LastDeletion};
+use crate::shortage::LastDeletion;
 use crate::space::reservations::Totals;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -25,6 +25,7 @@ impl Destager {
         }
         let low = self.deletion_helps(short);
         let Some(id) = self.core.snapshot_to_delete(&self.core.names.read(), &low) else { return Ok(false) };
+        let area = self.core.names.read().snapshots.get(&id).map(|s| s.state.line.branch.area);
         let last = LastDeletion {
             at: self.core.world.clock.monotonic(),
             returned: self.core.positions.returned.load(Ordering::Relaxed),
@@ -38,8 +39,8 @@ impl Destager {
             Ok(_) => {
                 tracing::info!(low = !low.is_empty(), "a snapshot was deleted by policy");
                 self.core.positions.auto_deleted.fetch_add(1, Ordering::Relaxed);
-                if !low.is_empty() {
-                    self.core.deletions.lock().last = Some(last);
+                if let Some(area) = area.filter(|area| low.contains(area)) {
+                    self.core.deletions.lock().entry(area).or_default().last = Some(last);
                 }
                 Ok(true)
             }
@@ -55,25 +56,25 @@ impl Destager {
         // lent slots include them.
         let state = &*self.state.lock();
         let low = short.map_or_else(|| self.core.areas_without_space(), |area| vec![area]);
-        if low.is_empty() {
-            *self.core.deletions.lock() = Deletions::default();
-            return low;
+        let deletions = &mut *self.core.deletions.lock();
+        if short.is_none() {
+            deletions.retain(|area, _| low.contains(area));
         }
-        if self.is_returning(state) {
+        if low.is_empty() || self.is_returning(state) {
             return Vec::new();
         }
         let returned = self.core.positions.returned.load(Ordering::Relaxed);
-        let deletions = &mut *self.core.deletions.lock();
-        if let Some(last) = deletions
-            .last
-            .take_if(|last| short.is_some() || !last.is_recent(self.core.world.clock.monotonic()))
-        {
-            // Nothing of what the last snapshot alone needed has come back, so the next deletion
-            // will hardly give more.
-            deletions.futile = (last.expected > 0 && returned == last.returned).then_some(returned);
-        }
-        let helps = deletions.last.is_none() && deletions.futile != Some(returned);
-        if helps { low } else { Vec::new() }
+        let now = self.core.world.clock.monotonic();
+        let helps = |area: &Area| {
+            let of_area = deletions.entry(*area).or_default();
+            if let Some(last) = of_area.last.take_if(|last| short.is_some() || !last.is_recent(now)) {
+                // Nothing of what the last snapshot alone needed has come back, so the next
+                // deletion will hardly give more.
+                of_area.futile = (last.expected > 0 && returned == last.returned).then_some(returned);
+            }
+            of_area.last.is_none() && of_area.futile != Some(returned)
+        };
+        low.into_iter().filter(helps).collect()
     }
 }
 
@@ -113,12 +114,10 @@ impl Core {
         (!dissolving).then_some(oldest)
     }
 
-    /// Returns whether space is low in any area.
-    pub(crate) fn is_low_on_space(&self) -> bool {
-        self.space.areas().into_iter().any(|area| {
-            let totals = self.totals_of(area);
-            totals.available < self.low_mark(&totals)
-        })
+    /// Returns whether space is low in an area.
+    pub(crate) fn is_low_on_space(&self, area: Area) -> bool {
+        let totals = self.totals_of(area);
+        totals.available < self.low_mark(&totals)
     }
 
     /// Returns the areas whose own space is low, whatever the file systems below have.

@@ -46,7 +46,7 @@ impl Destager {
         if relief.rounds > MAX_ROUNDS {
             return Ok(false);
         }
-        let round = self.reclaim_round()?;
+        let round = self.reclaim_round(kind)?;
         if round.steps > 0 {
             return Ok(true);
         }
@@ -64,7 +64,7 @@ impl Destager {
         Ok(!self.core.space.has_own_room(kind, slots) && self.delete_by_policy(Some(kind.area))?)
     }
 
-    fn reclaim_round(&self) -> Result<Round> {
+    fn reclaim_round(&self, kind: Option<SlotKind>) -> Result<Round> {
         let last = self.core.journal.last().lsn;
         let mut carried_out = false;
         while passing(self.destage_once(last), false)? {
@@ -73,7 +73,11 @@ impl Destager {
         let state = &mut *self.state.lock();
         self.core.check_usable()?;
         // What is lent and not taken is the cheapest to bring back.
-        let mut steps = u32::from(self.recall_all(state)?);
+        let lent = match kind {
+            Some(kind) => self.recall_of(state, kind.area)?,
+            None => self.recall_all(state)?,
+        };
+        let mut steps = u32::from(lent);
         while steps < STEPS && passing(self.free(state), false)? {
             steps += 1;
         }

@@ -188,6 +188,11 @@ impl Allocator {
         self.pvs.get(&pv).map_or(Area::Common, |state| state.area)
     }
 
+    /// Returns the file system from which an extent takes its space.
+    fn below(&self, id: ExtentId) -> Option<u64> {
+        self.pvs.get(&id.0).and_then(|state| state.file_system)
+    }
+
     /// Returns the area from which slots of `area` are taken now. A dedicated physical volume that
     /// gives out none is replaced by the common area (Z2).
     pub(crate) fn serving(&self, area: Area) -> Area {
@@ -290,15 +295,16 @@ impl Allocator {
         Slot::new(id.0, DATA_START + id.1 as u64 * self.extent_size + ((index as u64) << slot_log2))
     }
 
-    /// Returns whether one more extent of this physical volume may be opened with these margins. If
-    /// not, the physical volume is shunned.
+    /// Returns whether one more extent of this physical volume may be opened with these margins, and
+    /// without what others are promised. If not, the physical volume is shunned.
     fn has_room(&mut self, space: &Space, pv: u32, margins: Margins) -> bool {
         let Some(state) = self.pvs.get(&pv) else { return true };
         let (Some(file_system), area) = (state.file_system, state.area) else { return true };
         let room = self.rooms.by_file_system.get(&file_system).copied().unwrap_or(0);
         let logs = if self.rooms.of_logs == Some(file_system) { space.logs() } else { 0 };
+        let taken = logs.saturating_add(space.claimed(file_system, area));
         let has_room = match margins {
-            Margins::Kept => room.saturating_sub(logs) >= self.extent_size,
+            Margins::Kept => room.saturating_sub(taken) >= self.extent_size,
             Margins::OfLogsKept => self.rooms.of_logs != Some(file_system),
             Margins::Used => true,
         };
@@ -315,7 +321,7 @@ impl Allocator {
         let Some(state) = self.pvs.get_mut(&id.0) else {
             return Err(corrupt(format!("open an extent of PV {}: the PV does not exist", id.0)));
         };
-        let area = state.area;
+        let (area, below) = (state.area, state.file_system);
         self.areas.index(area).free.remove(&id);
         state.free -= 1;
         if let Err(error) = state.pv.disk.allocate(offset, self.extent_size) {
@@ -325,13 +331,13 @@ impl Allocator {
                 // The extent is as free as it was before.
                 state.free += 1;
                 self.areas.index(area).free.insert(id);
-                space.close_extent(area.slots(slot_log2));
+                space.close_extent(area.slots(slot_log2), below);
                 return Err(error);
             }
             self.refused = Some(error);
             // The failed allocation may have taken some space: it is given back.
             let _ = state.pv.disk.punch(offset, self.extent_size);
-            space.set_aside(area.slots(slot_log2), 1 + state.free);
+            space.set_aside(area.slots(slot_log2), below, 1 + state.free);
             state.aside.push(id.1);
             state.free = 0;
             let free = &mut self.areas.index(area).free;
@@ -417,7 +423,7 @@ impl Allocator {
             if !self.has_room(space, id.0, Margins::Kept) {
                 continue;
             }
-            if !space.open_extent(kind, false) {
+            if !space.open_extent(kind, self.below(id), false) {
                 break;
             }
             found = self.open_extent(space, id, slot_log2)?.then_some((id, 0));

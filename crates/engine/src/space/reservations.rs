@@ -12,7 +12,7 @@ use crate::area::{Area, SlotKind};
 use crate::error::{Error, no_space};
 use crate::ids::Lsn;
 use parking_lot::Mutex;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// log2 of the largest slot (1 GiB), plus one.
 const CLASSES: usize = 31;
@@ -27,10 +27,13 @@ pub(crate) struct Space {
 struct Inner {
     extent_log2: u8,
     areas: BTreeMap<Area, AreaSpace>,
+    /// Areas whose promises the common area keeps.
+    redirected: BTreeSet<Area>,
     /// The room below an area of which nothing was measured yet.
     unmeasured: AreaRoom,
-    /// Bytes that were available for logs at the last measurement of the file systems below.
-    log_bytes: u64,
+    /// The room in the file systems below, as of the last measurement and without what extents have
+    /// taken since.
+    below: Below,
     /// Bytes that logs have taken since that measurement.
     logged: u64,
     /// Bytes promised to logs.
@@ -50,9 +53,9 @@ struct AreaSpace {
     free_extents: u64,
     /// Unused extents for which the file systems below have no room.
     aside: u64,
-    /// The room in the file systems below, as of the last measurement.
+    /// The places of the free extents, as of the last measurement and without what was opened since.
     backing: AreaRoom,
-    /// Extents that were opened since that measurement.
+    /// Extents that were taken since that measurement, it is not known where.
     opened: u64,
     /// Number of all extents on physical volumes that take data.
     total_extents: u64,
@@ -82,33 +85,39 @@ pub(crate) struct AreaChange {
     pub(crate) free_slots: [i64; CLASSES],
 }
 
-/// The room in the file systems below the pool, without margins.
+/// The places of the pool's free extents, and the room for them, without margins.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct BackingRoom {
-    /// The room below each area. An area that is not here has none.
+    /// The free extents of each area. An area that is not here has none.
     pub(crate) areas: BTreeMap<Area, AreaRoom>,
+    pub(crate) below: Below,
+}
+
+/// The room in the file systems below the pool, without margins.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Below {
+    /// Number of bytes that are available in each file system with sparse extents.
+    pub(crate) bytes: BTreeMap<u64, u64>,
+    /// The file system from which logs take their space.
+    pub(crate) of_logs: Option<u64>,
     /// Number of bytes that are available for logs.
     pub(crate) log_bytes: u64,
 }
 
-/// The room in the file systems below an area. What several areas can use is divided among them.
-#[derive(Debug, Clone, Copy)]
+/// The places of the free extents of an area.
+#[derive(Debug, Clone, Default)]
 pub(crate) struct AreaRoom {
     /// Number of free extents that have their space already.
     pub(crate) solid: u64,
-    /// Number of free extents that take their space when they are opened.
-    pub(crate) sparse: u64,
-    /// Number of bytes that are available for the sparse extents.
-    pub(crate) sparse_bytes: u64,
-    /// Some of the sparse extents take their space from the file system of the logs.
-    pub(crate) shared: bool,
+    /// Number of free extents that take their space when they are opened, by file system.
+    pub(crate) sparse: BTreeMap<u64, u64>,
 }
 
 impl AreaRoom {
-    /// Room for everything.
-    pub(crate) const ALL: AreaRoom = AreaRoom { solid: u64::MAX, ..AreaRoom::NONE };
-    /// No room.
-    pub(crate) const NONE: AreaRoom = AreaRoom { solid: 0, sparse: 0, sparse_bytes: 0, shared: false };
+    /// Extents that all have their space already.
+    pub(crate) fn solid(extents: u64) -> AreaRoom {
+        AreaRoom { solid: extents, sparse: BTreeMap::new() }
+    }
 }
 
 /// Number of low bits of an LSN in which records that share an entry of [`Inner::unlogged`] may
@@ -178,8 +187,9 @@ impl Space {
             inner: Mutex::new(Inner {
                 extent_log2,
                 areas: BTreeMap::new(),
-                unmeasured: AreaRoom::ALL,
-                log_bytes: u64::MAX,
+                redirected: BTreeSet::new(),
+                unmeasured: AreaRoom::solid(u64::MAX),
+                below: Below { log_bytes: u64::MAX, ..Below::default() },
                 logged: 0,
                 log: 0,
                 unlogged: VecDeque::new(),
@@ -201,12 +211,14 @@ impl Space {
     }
 
     /// Returns whether `slots` slots could be promised if the file systems below the pool had room
-    /// for everything.
+    /// for everything. True also if the area gives out none at all.
     pub(crate) fn has_own_room(&self, kind: SlotKind, slots: u64) -> bool {
-        let mut area = self.inner.lock().area(kind.area).clone();
+        let mut inner = self.inner.lock();
+        let kind = inner.serving(kind);
+        let mut area = inner.area(kind.area).clone();
         area.class(kind).reserved += slots;
         area.recount(kind.log2);
-        area.needed <= area.free_extents + area.aside
+        area.total_extents == 0 || area.needed <= area.free_extents + area.aside
     }
 
     fn reserve_within(&self, kind: SlotKind, slots: u64, limit: impl Fn(u64) -> u64) -> bool {
@@ -214,25 +226,24 @@ impl Space {
             return true;
         }
         let mut inner = self.inner.lock();
-        let logs = inner.logs();
-        let area = inner.area(kind.area);
-        area.class(kind).reserved += slots;
-        area.recount(kind.log2);
-        let fits = area.needed <= limit(area.usable(logs)) && inner.keeps_log();
+        let kind = inner.serving(kind);
+        inner.area(kind.area).class(kind).reserved += slots;
+        inner.area(kind.area).recount(kind.log2);
+        let needed = inner.area(kind.area).needed;
+        let fits = needed <= limit(inner.usable(kind.area)) && inner.keeps_log(kind.area);
         if !fits {
-            let area = inner.area(kind.area);
-            area.class(kind).reserved -= slots;
-            area.recount(kind.log2);
+            inner.area(kind.area).class(kind).reserved -= slots;
+            inner.area(kind.area).recount(kind.log2);
         }
         fits
     }
 
     /// Opens a free extent for slots of this kind: because a promise needs it now, or, if not
-    /// `needed`, only if no promise does.
+    /// `needed`, only if no promise does. The extent takes its space from a file system, or has it.
     ///
     /// The change counts at once, not with the batch's other changes. Later requests of the batch,
     /// or of a writer, must see one free extent less.
-    pub(crate) fn open_extent(&self, kind: SlotKind, needed: bool) -> bool {
+    pub(crate) fn open_extent(&self, kind: SlotKind, file_system: Option<u64>, needed: bool) -> bool {
         let mut inner = self.inner.lock();
         let mut change = AreaChange { free_extents: -1, ..AreaChange::default() };
         change.free_slots[kind.log2 as usize] = self.slots_of_extent(kind) as i64;
@@ -240,7 +251,8 @@ impl Space {
         inner.try_change(kind.area, |inner| {
             inner.area(kind.area).apply(&change);
             inner.area(kind.area).recount(kind.log2);
-            needed || was_usable && inner.fits(kind.area)
+            inner.take_below(kind.area, file_system);
+            needed || was_usable && inner.areas.keys().all(|area| inner.fits(*area))
         })
     }
 
@@ -248,12 +260,12 @@ impl Space {
     /// nothing, if less than half of the usable extents would be left without a promise.
     pub(crate) fn try_lend(&self, kind: SlotKind, slots: u64) -> bool {
         self.inner.lock().try_change(kind.area, |inner| {
-            let logs = inner.logs();
             let area = inner.area(kind.area);
             let Some(free) = area.class(kind).free.checked_sub(slots) else { return false };
             area.class(kind).free = free;
             area.recount(kind.log2);
-            area.needed <= area.usable(logs) / 2 && inner.keeps_log()
+            let needed = area.needed;
+            needed <= inner.usable(kind.area) / 2 && inner.keeps_log(kind.area)
         })
     }
 
@@ -261,39 +273,60 @@ impl Space {
     /// also if `opened` more of them are opened.
     pub(crate) fn is_ample(&self, area: Area, opened: u64) -> bool {
         let mut inner = self.inner.lock();
-        let usable = inner.usable(area);
         let needed = inner.area(area).needed;
-        usable.checked_sub(opened).is_some_and(|left| needed <= left / 2)
+        inner.usable(area).checked_sub(opened).is_some_and(|left| needed <= left / 2)
     }
 
-    /// Returns the number of extents that promises need in each area beyond open ones.
-    pub(crate) fn needed(&self) -> BTreeMap<Area, u64> {
-        self.inner.lock().areas.iter().map(|(area, space)| (*area, space.needed)).collect()
+    /// Returns the number of bytes of a file system that promises in other areas may need. They are
+    /// not for extents of this area.
+    pub(crate) fn claimed(&self, file_system: u64, area: Area) -> u64 {
+        let inner = self.inner.lock();
+        let of_common = if area == Area::Common { 0 } else { inner.common_needs(file_system) };
+        (inner.dedicated_needs(file_system, area) + of_common) << self.extent_log2
+    }
+
+    /// Lets the common area keep all promises of a dedicated physical volume, which gives out
+    /// nothing any more.
+    pub(crate) fn redirect(&self, area: Area) {
+        let mut inner = self.inner.lock();
+        if area == Area::Common || !inner.redirected.insert(area) {
+            return;
+        }
+        let mut promised = Vec::new();
+        for (log2, class) in inner.area(area).classes.iter_mut().enumerate() {
+            promised.push((log2, std::mem::take(&mut class.reserved)));
+        }
+        inner.area(area).recount_all();
+        let common = inner.area(Area::Common);
+        for (log2, slots) in promised {
+            common.classes[log2].reserved += slots;
+        }
+        common.recount_all();
     }
 
     /// Takes back the opening of an extent that could not be had: the extent is free again.
-    pub(crate) fn close_extent(&self, kind: SlotKind) {
+    pub(crate) fn close_extent(&self, kind: SlotKind, file_system: Option<u64>) {
         let mut change = AreaChange { free_extents: 1, ..AreaChange::default() };
         change.free_slots[kind.log2 as usize] = -(self.slots_of_extent(kind) as i64);
         let mut inner = self.inner.lock();
         let area = inner.area(kind.area);
         area.apply(&change);
-        area.opened = area.opened.saturating_sub(1);
         area.recount(kind.log2);
+        inner.give_below(kind.area, file_system);
     }
 
     /// Sets `extents` extents aside, because the file system below had no room for the extent that
     /// was just opened. That one is among them.
-    pub(crate) fn set_aside(&self, kind: SlotKind, extents: u64) {
+    pub(crate) fn set_aside(&self, kind: SlotKind, file_system: Option<u64>, extents: u64) {
         let slots = self.slots_of_extent(kind);
         let mut inner = self.inner.lock();
         let area = inner.area(kind.area);
         let class = area.class(kind);
         class.free = class.free.saturating_sub(slots);
-        area.opened = area.opened.saturating_sub(1);
         area.free_extents = area.free_extents.saturating_sub(extents - 1);
         area.aside += extents;
         area.recount(kind.log2);
+        inner.give_below(kind.area, file_system);
     }
 
     fn slots_of_extent(&self, kind: SlotKind) -> u64 {
@@ -303,6 +336,7 @@ impl Space {
     /// Takes a promise back, or, at open, makes one again that was given before a restart.
     pub(crate) fn adjust_reserved(&self, kind: SlotKind, slots: i64) {
         let mut inner = self.inner.lock();
+        let kind = inner.serving(kind);
         let area = inner.area(kind.area);
         let class = area.class(kind);
         debug_assert!(class.reserved as i64 + slots >= 0, "more released than reserved");
@@ -317,7 +351,8 @@ impl Space {
             inner.area(*area).apply(change);
         }
         for (kind, slots) in released {
-            let class = inner.area(kind.area).class(*kind);
+            let kind = inner.serving(*kind);
+            let class = inner.area(kind.area).class(kind);
             debug_assert!(class.reserved >= *slots, "more released than reserved");
             class.reserved = class.reserved.saturating_sub(*slots);
         }
@@ -348,19 +383,19 @@ impl Space {
 
     /// Stores what the file systems below can provide now. `taken_back` are extents that had been
     /// set aside and can be used again, by area.
-    pub(crate) fn set_backing(&self, backing: BackingRoom, taken_back: &BTreeMap<Area, u64>) {
+    pub(crate) fn set_backing(&self, mut backing: BackingRoom, taken_back: &BTreeMap<Area, u64>) {
         let mut inner = self.inner.lock();
         for (area, back) in taken_back {
             let area = inner.area(*area);
             area.free_extents += back;
             area.aside = area.aside.saturating_sub(*back);
         }
-        inner.unmeasured = AreaRoom::NONE;
+        inner.unmeasured = AreaRoom::default();
         for (area, space) in &mut inner.areas {
-            space.backing = backing.areas.get(area).copied().unwrap_or(AreaRoom::NONE);
+            space.backing = backing.areas.remove(area).unwrap_or_default();
             space.opened = 0;
         }
-        (inner.log_bytes, inner.logged) = (backing.log_bytes, 0);
+        (inner.below, inner.logged) = (backing.below, 0);
     }
 
     /// Promises `bytes` bytes to logs. False if that is not possible.
@@ -430,13 +465,13 @@ impl Space {
     /// Bytes that may still be promised to logs.
     pub(crate) fn log_room(&self) -> u64 {
         let inner = self.inner.lock();
-        inner.log_bytes.saturating_sub(inner.logs())
+        inner.below.log_bytes.saturating_sub(inner.logs())
     }
 
     /// Returns the totals of all areas.
     pub(crate) fn totals(&self) -> Totals {
         let inner = self.inner.lock();
-        inner.areas.values().map(|area| area.totals(inner.logs())).fold(Totals::default(), Totals::plus)
+        inner.areas.keys().map(|area| inner.totals(*area)).fold(Totals::default(), Totals::plus)
     }
 
     /// Returns the areas that have physical volumes.
@@ -448,58 +483,178 @@ impl Space {
 
     /// Returns the totals of one area.
     pub(crate) fn totals_of(&self, area: Area) -> Totals {
-        let mut inner = self.inner.lock();
-        let logs = inner.logs();
-        inner.area(area).totals(logs)
+        self.inner.lock().totals(area)
     }
 }
 
 impl Inner {
     fn area(&mut self, area: Area) -> &mut AreaSpace {
-        let (backing, extent_log2) = (self.unmeasured, self.extent_log2);
-        self.areas.entry(area).or_insert_with(|| AreaSpace::new(backing, extent_log2))
+        let (backing, extent_log2) = (&self.unmeasured, self.extent_log2);
+        self.areas.entry(area).or_insert_with(|| AreaSpace::new(backing.clone(), extent_log2))
+    }
+
+    /// Returns the kind of slots that keep the promises of a kind.
+    fn serving(&self, kind: SlotKind) -> SlotKind {
+        if self.redirected.contains(&kind.area) { Area::Common.slots(kind.log2) } else { kind }
     }
 
     /// Changes an area, unless `change` returns false.
     fn try_change(&mut self, area: Area, change: impl FnOnce(&mut Inner) -> bool) -> bool {
-        let before = self.area(area).clone();
+        let before = (self.area(area).clone(), self.below.clone());
         let fits = change(self);
         if !fits {
-            self.areas.insert(area, before);
+            self.below = before.1;
+            self.areas.insert(area, before.0);
         }
         fits
+    }
+
+    /// Takes the space of an extent that was opened from what was measured.
+    fn take_below(&mut self, area: Area, file_system: Option<u64>) {
+        let size = 1 << self.extent_log2;
+        let space = self.area(area);
+        space.opened = space.opened.saturating_sub(1);
+        let Some(id) = file_system else {
+            if space.backing.solid != u64::MAX {
+                space.backing.solid = space.backing.solid.saturating_sub(1);
+            }
+            return;
+        };
+        if let Some(extents) = space.backing.sparse.get_mut(&id) {
+            *extents = extents.saturating_sub(1);
+        }
+        if let Some(bytes) = self.below.bytes.get_mut(&id) {
+            *bytes = bytes.saturating_sub(size);
+        }
+        if self.below.of_logs == Some(id) {
+            self.below.log_bytes = self.below.log_bytes.saturating_sub(size);
+        }
+    }
+
+    /// Gives the space of an extent back that was not opened after all.
+    fn give_below(&mut self, area: Area, file_system: Option<u64>) {
+        let size = 1 << self.extent_log2;
+        let backing = &mut self.area(area).backing;
+        let Some(id) = file_system else {
+            backing.solid = backing.solid.saturating_add(1);
+            return;
+        };
+        if let Some(extents) = backing.sparse.get_mut(&id) {
+            *extents += 1;
+        }
+        if let Some(bytes) = self.below.bytes.get_mut(&id) {
+            *bytes = bytes.saturating_add(size);
+        }
+        if self.below.of_logs == Some(id) {
+            self.below.log_bytes = self.below.log_bytes.saturating_add(size);
+        }
     }
 
     fn logs(&self) -> u64 {
         self.log.saturating_add(self.logged)
     }
 
-    fn usable(&mut self, area: Area) -> u64 {
-        let logs = self.logs();
-        self.area(area).usable(logs)
+    /// Number of extents for which a file system has room beside the logs.
+    fn room_below(&self, file_system: u64) -> u64 {
+        let bytes = self.below.bytes.get(&file_system).copied().unwrap_or(0);
+        let logs = if self.below.of_logs == Some(file_system) { self.logs() } else { 0 };
+        bytes.saturating_sub(logs) >> self.extent_log2
+    }
+
+    /// Number of extents of a file system that dedicated physical volumes, without `except`, may
+    /// have taken since the last measurement, or need for promises.
+    fn of_dedicated(&self, file_system: u64, except: Area) -> u64 {
+        self.dedicated_on(file_system, except).map(|space| space.opened + space.needed).sum()
+    }
+
+    /// Number of extents of a file system that dedicated physical volumes need for promises.
+    fn dedicated_needs(&self, file_system: u64, except: Area) -> u64 {
+        self.dedicated_on(file_system, except).map(|space| space.needed).sum()
+    }
+
+    fn dedicated_on(&self, file_system: u64, except: Area) -> impl Iterator<Item = &AreaSpace> {
+        let dedicated = self.areas.iter().filter(move |(area, _)| **area != Area::Common && **area != except);
+        dedicated.map(|(_, space)| space).filter(move |space| space.backing.sparse.contains_key(&file_system))
+    }
+
+    /// Number of extents that the common area can have on a file system, if it has `extents` free
+    /// ones there. What is promised on dedicated physical volumes comes first: they have no other.
+    fn common_room(&self, file_system: u64, extents: u64) -> u64 {
+        extents.min(self.room_below(file_system).saturating_sub(self.of_dedicated(file_system, Area::Common)))
+    }
+
+    /// Number of extents that the promises of the common area need on a file system, because it has
+    /// no others.
+    fn common_needs(&self, file_system: u64) -> u64 {
+        let Some(common) = self.areas.get(&Area::Common) else { return 0 };
+        let Some(there) = common.backing.sparse.get(&file_system) else { return 0 };
+        let others = common.backing.sparse.iter().filter(|(id, _)| **id != file_system);
+        let elsewhere: u64 = others.map(|(id, extents)| self.common_room(*id, *extents)).sum();
+        let elsewhere = common.backing.solid.saturating_add(elsewhere);
+        (common.needed + common.opened).saturating_sub(elsewhere).min(there + common.opened)
+    }
+
+    /// Number of free extents of an area for which there is room below, whatever is promised of
+    /// them. What others are promised is not counted.
+    fn usable(&self, area: Area) -> u64 {
+        let Some(space) = self.areas.get(&area) else { return 0 };
+        let sparse = space.backing.sparse.iter();
+        let sparse: u64 = if area == Area::Common {
+            sparse.map(|(id, extents)| self.common_room(*id, *extents)).sum()
+        } else {
+            sparse
+                .map(|(id, extents)| {
+                    let others = self.of_dedicated(*id, area) + self.common_needs(*id);
+                    (*extents).min(self.room_below(*id).saturating_sub(others))
+                })
+                .sum()
+        };
+        space.free_extents.min(space.backing.solid.saturating_add(sparse).saturating_sub(space.opened))
+    }
+
+    /// Returns whether extents of an area may take space from the file system of the logs.
+    fn is_beside_logs(&self, space: &AreaSpace) -> bool {
+        self.below.of_logs.is_some_and(|id| space.backing.sparse.contains_key(&id))
     }
 
     /// Returns whether there is room for everything that is promised to logs. Extents that were
     /// opened, or will have to be, may all lie in the same file system.
     fn log_fits(&self) -> bool {
-        let shared = self.areas.values().filter(|area| area.backing.shared);
-        let extents: u64 = shared.map(|area| area.opened + area.needed).sum();
-        self.logs().saturating_add(extents << self.extent_log2) <= self.log_bytes
+        let beside = self.areas.values().filter(|space| self.is_beside_logs(space));
+        let extents: u64 = beside.map(|space| space.opened + space.needed).sum();
+        self.logs().saturating_add(extents << self.extent_log2) <= self.below.log_bytes
     }
 
-    /// Returns whether extents leave logs what was promised to them.
-    fn keeps_log(&self) -> bool {
-        self.log == 0 || !self.areas.values().any(|area| area.backing.shared) || self.log_fits()
+    /// Returns whether extents of an area leave logs what was promised to them.
+    fn keeps_log(&self, area: Area) -> bool {
+        self.log == 0 || !self.areas.get(&area).is_some_and(|a| self.is_beside_logs(a)) || self.log_fits()
     }
 
-    fn fits(&mut self, area: Area) -> bool {
-        self.area(area).needed <= self.usable(area) && self.keeps_log()
+    fn fits(&self, area: Area) -> bool {
+        let needed = self.areas.get(&area).map_or(0, |space| space.needed);
+        needed <= self.usable(area) && self.keeps_log(area)
     }
 
     fn log_written(&mut self, bytes: u64) {
         debug_assert!(self.log >= bytes, "more released than reserved");
         self.log = self.log.saturating_sub(bytes);
         self.logged += bytes;
+    }
+
+    fn totals(&self, area: Area) -> Totals {
+        let Some(space) = self.areas.get(&area) else { return Totals::default() };
+        let bytes = |extents: u64| extents << self.extent_log2;
+        let free_slots: u64 = space.classes.iter().enumerate().map(|(log2, c)| c.free << log2).sum();
+        let reserved: u64 = space.classes.iter().enumerate().map(|(log2, c)| c.reserved << log2).sum();
+        let unused = space.free_extents + space.aside;
+        let free = bytes(self.usable(area)) + free_slots;
+        Totals {
+            capacity: bytes(space.total_extents),
+            used: bytes(space.total_extents.saturating_sub(unused)).saturating_sub(free_slots),
+            available: free.saturating_sub(reserved),
+            own: (bytes(unused) + free_slots).saturating_sub(reserved),
+            reserved,
+        }
     }
 }
 
@@ -519,29 +674,6 @@ impl AreaSpace {
 
     fn class(&mut self, kind: SlotKind) -> &mut Class {
         &mut self.classes[kind.log2 as usize]
-    }
-
-    /// Number of free extents for which there is room below. `logs` bytes of it belong to logs.
-    fn usable(&self, logs: u64) -> u64 {
-        let AreaRoom { solid, sparse, sparse_bytes, shared } = self.backing;
-        let logs = if shared { logs } else { 0 };
-        let sparse = sparse.min(sparse_bytes.saturating_sub(logs) >> self.extent_log2);
-        self.free_extents.min(solid.saturating_add(sparse).saturating_sub(self.opened))
-    }
-
-    fn totals(&self, logs: u64) -> Totals {
-        let bytes = |extents: u64| extents << self.extent_log2;
-        let free_slots: u64 = self.classes.iter().enumerate().map(|(log2, c)| c.free << log2).sum();
-        let reserved: u64 = self.classes.iter().enumerate().map(|(log2, c)| c.reserved << log2).sum();
-        let unused = self.free_extents + self.aside;
-        let free = bytes(self.usable(logs)) + free_slots;
-        Totals {
-            capacity: bytes(self.total_extents),
-            used: bytes(self.total_extents.saturating_sub(unused)).saturating_sub(free_slots),
-            available: free.saturating_sub(reserved),
-            own: (bytes(unused) + free_slots).saturating_sub(reserved),
-            reserved,
-        }
     }
 
     fn apply(&mut self, change: &AreaChange) {

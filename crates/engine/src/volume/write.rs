@@ -4,7 +4,7 @@ use super::Volume;
 use crate::catalog::page::{Entry, MapPage, Slot};
 use crate::cdp::write::reserve::{LogReservation, no_room};
 use crate::device::{WriteOp, first_difference};
-use crate::error::{Error, ErrorKind, Result, invalid};
+use crate::error::{Error, ErrorKind, Result, invalid, no_space};
 use crate::ids::{Chunk, Epoch, Lsn};
 use crate::journal::record::{Kind, MAX_ZERO, PieceCrcs, space};
 use crate::journal::{Admission, Record, Sequencing};
@@ -547,6 +547,7 @@ impl Volume {
         request: &mut Request,
     ) -> Result<Option<Epoch>> {
         let kind = self.branch().kind();
+        self.check_dedicated()?;
         let wanted: u64 = request.records.iter().map(|r| r.slots as u64).sum();
         if self.core.space.try_reserve_amply(kind, wanted) {
             return Ok(None);
@@ -604,6 +605,7 @@ impl Volume {
     /// held.
     fn promise_more(&self, slots: u64) -> Result<()> {
         let kind = self.branch().kind();
+        self.check_dedicated()?;
         let mut relief = Relief::default();
         while !self.core.space.try_reserve(kind, slots) {
             self.core.journal.write_out(self.core.journal.last().lsn)?;
@@ -612,6 +614,18 @@ impl Volume {
             }
         }
         Ok(())
+    }
+
+    /// Refuses new content while the dedicated physical volume of the volume takes no writes.
+    fn check_dedicated(&self) -> Result<()> {
+        let pv = self.branch().area.dedicated().and_then(|pv| self.core.pvs.held(pv));
+        match pv.filter(|pv| pv.failure().is_some() && !self.internal) {
+            Some(pv) => Err(no_space(format!(
+                "reserve space for the write: {}, which the volume is on, takes no more writes",
+                pv.path
+            ))),
+            None => Ok(()),
+        }
     }
 
     /// Number of slots for which snapshots may be deleted. The pool's own writes delete none.

@@ -2,6 +2,7 @@
 //! its data is moved off it, or after a write to it has failed.
 
 use super::{Allocator, Extent, PvState};
+use crate::area::Area;
 use crate::space::reservations::{Space, SpaceChange};
 use std::sync::atomic::Ordering;
 
@@ -109,6 +110,8 @@ impl Allocator {
                 let (extents, change) = self.contribution(*pv);
                 space.change_capacity((self.area(*pv), -i64::from(extents)), &change, true);
             }
+            // What its branches were promised is kept in the common area (Z2).
+            space.redirect(self.area(*pv));
             self.change_state(*pv, |state| state.failed = true);
         }
         !failed.is_empty()
@@ -119,9 +122,12 @@ impl Allocator {
         self.pvs.get(&pv).is_some_and(|state| state.failed)
     }
 
-    /// Returns whether slots of any physical volume are given out.
-    pub(crate) fn gives_any(&self) -> bool {
-        self.pvs.values().any(PvState::gives)
+    /// Returns whether there is a place for what the journal has for physical volumes that give out
+    /// no slots any more: all still do, or one of the common area does.
+    pub(crate) fn has_refuge(&self) -> bool {
+        let mut pvs = self.pvs.values();
+        let has_common = pvs.clone().any(|state| state.area == Area::Common && state.gives());
+        has_common || pvs.all(|state| !state.failed)
     }
 
     /// Returns the numbers of all physical volumes, draining ones too.

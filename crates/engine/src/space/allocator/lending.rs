@@ -107,7 +107,7 @@ impl Allocator {
                 from = (id.0.saturating_add(1), 0);
                 continue;
             }
-            if !space.is_ample(kind.area, 1) || !space.open_extent(kind, false) {
+            if !space.is_ample(kind.area, 1) || !space.open_extent(kind, self.below(id), false) {
                 return Ok(None);
             }
             let opened = self.open_extent(space, id, kind.log2)?;

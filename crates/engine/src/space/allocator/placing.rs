@@ -165,7 +165,7 @@ impl Allocator {
                     // Opening one extent more than needed must not take what was promised to other
                     // writes.
                     let needed = self.areas.index(kind.area).next_open(slot_log2, (0, 0)).is_none();
-                    if !space.open_extent(kind, needed) {
+                    if !space.open_extent(kind, self.below(id), needed) {
                         spare = false;
                         continue;
                     }

@@ -15,8 +15,15 @@ fn of(log2: u8) -> SlotKind {
     Area::Common.slots(log2)
 }
 
-fn only_common(room: AreaRoom, log_bytes: u64) -> BackingRoom {
-    BackingRoom { areas: BTreeMap::from([(Area::Common, room)]), log_bytes }
+/// The file system below sparse extents, and that of the logs.
+const BELOW: u64 = 1;
+const OF_LOGS: u64 = 2;
+
+/// A place for sparse extents beside solid ones: (solid, sparse, bytes for the sparse ones).
+fn only_common((solid, sparse, bytes): (u64, u64, u64), (of_logs, log_bytes): (u64, u64)) -> BackingRoom {
+    let room = AreaRoom { solid, sparse: BTreeMap::from([(BELOW, sparse)]) };
+    let below = Below { bytes: BTreeMap::from([(BELOW, bytes)]), of_logs: Some(of_logs), log_bytes };
+    BackingRoom { areas: BTreeMap::from([(Area::Common, room)]), below }
 }
 
 fn set_backing(space: &Space, backing: BackingRoom) {
@@ -56,9 +63,9 @@ fn neatness_never_takes_what_is_promised() {
     let space = Space::new(64 << 10);
     assert!(space.change_capacity((Area::Common, 3), &free(3), false));
     assert!(space.try_reserve(of(13), 9), "two extents");
-    assert!(space.open_extent(of(12), false));
-    assert!(!space.open_extent(of(12), false));
-    assert!(space.open_extent(of(13), true), "what was promised itself");
+    assert!(space.open_extent(of(12), None, false));
+    assert!(!space.open_extent(of(12), None, false));
+    assert!(space.open_extent(of(13), None, true), "what was promised itself");
     assert!(!space.try_reserve(of(14), 1));
     assert!(space.try_reserve(of(12), 16), "the extent that was opened");
 }
@@ -72,34 +79,74 @@ fn areas_keep_their_own_promises() {
     assert!(space.change_capacity((other, 3), &free_of(other, 3), false));
     assert!(space.try_reserve(of(16), 2) && !space.try_reserve(of(16), 1));
     assert!(space.try_reserve(other.slots(16), 3) && !space.try_reserve(other.slots(14), 1));
-    assert!(!space.open_extent(of(12), false) && space.open_extent(of(16), true));
+    assert!(!space.open_extent(of(12), None, false) && space.open_extent(of(16), None, true));
     assert!(!space.change_capacity((other, -1), &free_of(other, -1), false));
     assert_eq!((space.totals().available, space.totals().reserved), (0, 5 << 16));
     assert_eq!(space.totals_of(other).capacity, 3 << 16);
     space.adjust_reserved(other.slots(16), -1);
     assert!(space.change_capacity((other, -1), &free_of(other, -1), false));
     assert!(!space.try_reserve(of(16), 1), "what one area lacks, another one does not give");
-    assert_eq!(space.needed(), BTreeMap::from([(Area::Common, 1), (other, 2)]));
+    assert_eq!(space.totals_of(Area::Common).reserved, 2 << 16);
 }
 
 #[test]
 fn an_area_that_comes_waits_for_a_measurement() {
-    let space = backed_by(only_common(AreaRoom { solid: 9, ..AreaRoom::ALL }, u64::MAX));
+    let space = backed_by(only_common((9, 0, 0), (OF_LOGS, u64::MAX)));
     let other = Area::Only(1);
     assert!(space.change_capacity((other, 4), &free_of(other, 4), false));
     assert!(!space.try_reserve(other.slots(16), 1));
-    let solid = AreaRoom { solid: 4, ..AreaRoom::NONE };
-    let areas = BTreeMap::from([(Area::Common, solid), (other, solid)]);
-    set_backing(&space, BackingRoom { areas, log_bytes: u64::MAX });
+    let areas = BTreeMap::from([(Area::Common, AreaRoom::solid(4)), (other, AreaRoom::solid(4))]);
+    set_backing(&space, BackingRoom { areas, below: Below::default() });
     assert!(space.try_reserve(other.slots(16), 4) && !space.try_reserve(other.slots(16), 1));
+}
+
+#[test]
+fn areas_on_one_file_system_are_not_promised_the_same_room() {
+    let other = Area::Only(1);
+    let space = Space::new(64 << 10);
+    assert!(space.change_capacity((Area::Common, 110), &free(110), false));
+    assert!(space.change_capacity((other, 100), &free_of(other, 100), false));
+    // Ten extents have their space, and ten more fit into the file system of both areas.
+    let sparse = BTreeMap::from([(BELOW, 100)]);
+    let areas = BTreeMap::from([
+        (Area::Common, AreaRoom { solid: 10, sparse: sparse.clone() }),
+        (other, AreaRoom { solid: 0, sparse }),
+    ]);
+    let below = Below { bytes: BTreeMap::from([(BELOW, 640 << 10)]), of_logs: None, log_bytes: 0 };
+    let measured = BackingRoom { areas, below };
+    set_backing(&space, measured.clone());
+    assert!(space.try_reserve(other.slots(16), 5));
+    assert!(space.try_reserve(of(16), 10), "they have their space");
+    assert!(!space.try_reserve(of(16), 6) && space.try_reserve(of(16), 2));
+    assert!(!space.try_reserve(other.slots(16), 4) && space.try_reserve(other.slots(16), 3));
+    assert!(!space.try_reserve(of(16), 1) && !space.try_reserve(other.slots(14), 1));
+    // No measurement changes that.
+    set_backing(&space, measured);
+    assert!(!space.try_reserve(of(16), 1) && !space.try_reserve(other.slots(14), 1));
+    assert_eq!((space.claimed(BELOW, Area::Common), space.claimed(BELOW, other)), (8 << 16, 2 << 16));
+}
+
+#[test]
+fn promises_of_what_has_failed_are_kept_elsewhere() {
+    let other = Area::Only(1);
+    let space = Space::new(64 << 10);
+    assert!(space.change_capacity((Area::Common, 4), &free(4), false));
+    assert!(space.change_capacity((other, 9), &free_of(other, 9), false));
+    assert!(space.try_reserve(other.slots(16), 3));
+    assert!(space.change_capacity((other, -9), &free_of(other, -9), true));
+    space.redirect(other);
+    assert!(space.try_reserve(of(16), 1) && !space.try_reserve(of(16), 1));
+    assert!(space.has_own_room(other.slots(16), 0) && !space.try_reserve(other.slots(16), 1));
+    space.settle(&free(-2), &[(other.slots(16), 2)]);
+    space.adjust_reserved(other.slots(16), -1);
+    assert_eq!(space.totals().reserved, 1 << 16);
 }
 
 #[test]
 fn backing_limits() {
     let space = Space::new(64 << 10);
     assert!(space.change_capacity((Area::Common, 9), &free(9), false));
-    let room = AreaRoom { sparse: 9, sparse_bytes: 100 << 10, ..AreaRoom::NONE };
-    set_backing(&space, only_common(room, u64::MAX));
+    set_backing(&space, only_common((0, 9, 100 << 10), (OF_LOGS, u64::MAX)));
     assert!(space.try_reserve(of(16), 1) && !space.try_reserve(of(16), 1));
 }
 
@@ -116,21 +163,20 @@ fn backed_by(backing: BackingRoom) -> Space {
 #[test]
 fn logs_and_extents_of_one_file_system_are_not_promised_twice() {
     let bytes = 300 * KIB;
-    let shared = AreaRoom { solid: 0, sparse: 9, sparse_bytes: bytes, shared: true };
-    let space = backed_by(only_common(shared, bytes));
+    let space = backed_by(only_common((0, 9, bytes), (BELOW, bytes)));
     assert!(space.try_reserve(of(16), 2), "128 KiB");
     assert!(space.try_reserve_log(100 * KIB) && !space.try_reserve_log(73 * KIB));
     assert!(space.try_reserve(of(16), 1) && !space.try_reserve(of(16), 1));
     assert_eq!(space.totals().available, 0);
     assert!(space.try_reserve_log(8 * KIB) && !space.try_reserve_log(1));
 
-    let space = backed_by(only_common(AreaRoom { shared: false, ..shared }, bytes));
+    let space = backed_by(only_common((0, 9, bytes), (OF_LOGS, bytes)));
     assert!(space.try_reserve_log(300 * KIB) && !space.try_reserve_log(1));
     assert!(space.try_reserve(of(16), 4) && !space.try_reserve(of(16), 1), "elsewhere");
 
     // A device takes extents when the file system is full, but it is unknown where they will be
     // placed.
-    let space = backed_by(only_common(AreaRoom { solid: 2, ..shared }, bytes));
+    let space = backed_by(only_common((2, 9, bytes), (BELOW, bytes)));
     assert!(space.try_reserve(of(16), 6) && !space.try_reserve(of(16), 1) && !space.try_reserve_log(1));
     space.adjust_reserved(of(16), -6);
     assert!(space.try_reserve_log(300 * KIB) && !space.try_reserve(of(16), 1));
@@ -139,8 +185,7 @@ fn logs_and_extents_of_one_file_system_are_not_promised_twice() {
 
 #[test]
 fn what_logs_have_taken_is_gone_until_it_is_measured() {
-    let room = AreaRoom { solid: 9, ..AreaRoom::ALL };
-    let space = backed_by(only_common(room, 100 * KIB));
+    let space = backed_by(only_common((9, 0, 0), (OF_LOGS, 100 * KIB)));
     assert!(space.try_reserve_log(60 * KIB));
     space.assign_log(Lsn(70), 40 * KIB, 20 * KIB);
     assert!(space.try_reserve_log(50 * KIB));
@@ -149,12 +194,70 @@ fn what_logs_have_taken_is_gone_until_it_is_measured() {
     assert!(space.settle_log(Lsn(70)) && space.log() == 50 * KIB);
     assert!(space.try_reserve_log(10 * KIB) && !space.try_reserve_log(1));
     space.assign_log(Lsn(0), 0, 10 * KIB);
-    set_backing(&space, only_common(room, 80 * KIB));
+    set_backing(&space, only_common((9, 0, 0), (OF_LOGS, 80 * KIB)));
     assert!(space.try_reserve_log(30 * KIB) && !space.try_reserve_log(1));
     // This comes too late: the record is in its log already.
     space.assign_log(Lsn(60), 30 * KIB, 0);
     assert!(space.settle_log(Lsn(300)));
     assert_eq!(space.log(), 0);
+}
+
+/// A file system with the logs, extents of the common area and of a dedicated physical volume; and
+/// extents of the common area that have their space.
+struct Host {
+    space: Space,
+    /// Bytes that the file system has, and that it had at the last measurement less what extents
+    /// have taken since.
+    room: u64,
+    known: u64,
+    solid: u64,
+    /// Slots that are promised and not allocated: in the common area, and on the dedicated one.
+    promised: [u64; 2],
+}
+
+const AREAS: [Area; 2] = [Area::Common, Area::Only(7)];
+
+impl Host {
+    fn new(solid: u64, room: u64) -> Host {
+        let space = Space::new(64 << 10);
+        for area in AREAS {
+            assert!(space.change_capacity((area, 100), &free_of(area, 100), false));
+        }
+        let mut host = Host { space, room, known: 0, solid, promised: [0; 2] };
+        host.measure();
+        host
+    }
+
+    fn measure(&mut self) {
+        self.known = self.room;
+        let sparse = |extents| BTreeMap::from([(BELOW, extents)]);
+        let rooms =
+            [AreaRoom { solid: self.solid, sparse: sparse(40) }, AreaRoom { solid: 0, sparse: sparse(30) }];
+        let bytes = BTreeMap::from([(BELOW, self.room)]);
+        let below = Below { bytes, of_logs: Some(BELOW), log_bytes: self.room };
+        set_backing(&self.space, BackingRoom { areas: AREAS.into_iter().zip(rooms).collect(), below });
+    }
+
+    /// Allocates a slot that is promised, as an allocator does: on the file system only if that
+    /// leaves others what they are promised, or if there is nothing else.
+    fn allocate(&mut self, of: usize, prefers_solid: bool) {
+        let kind = AREAS[of].slots(16);
+        self.promised[of] -= 1;
+        let taken = self.space.logs() + self.space.claimed(BELOW, AREAS[of]);
+        let fits_below = self.known.saturating_sub(taken) >= 64 * KIB;
+        let is_solid = of == 0 && self.solid > 0 && (prefers_solid || !fits_below);
+        assert!(self.space.open_extent(kind, (!is_solid).then_some(BELOW), true));
+        let mut change = SpaceChange::default();
+        change.of(AREAS[of]).free_slots[16] = -1;
+        self.space.settle(&change, &[(kind, 1)]);
+        if is_solid {
+            self.solid -= 1;
+        } else {
+            // Logs may count twice until the next measurement: then the margin is used.
+            self.room = self.room.checked_sub(64 * KIB).expect("room for an extent");
+            self.known -= 64 * KIB;
+        }
+    }
 }
 
 /// Whatever is promised and written in whatever order, the file system has enough.
@@ -163,47 +266,30 @@ fn promises_are_kept() {
     use crate::world::{Rng, SplitMix};
     let rng = SplitMix::new(5);
     let below = |n: u64| rng.next() % n;
-    for round in 0..200 {
-        let solid = round % 3;
-        let mut room = below(2000 * KIB);
-        let mut free_solid = solid;
-        let measured = |room: u64, solid: u64| {
-            only_common(AreaRoom { solid, sparse: 40, sparse_bytes: room, shared: true }, room)
-        };
-        let space = Space::new(64 << 10);
-        assert!(space.change_capacity((Area::Common, 100), &free(100), false));
-        set_backing(&space, measured(room, free_solid));
-        let (mut lsn, mut slots, mut records) = (Lsn::ZERO, 0u64, VecDeque::new());
+    for round in 0..400 {
+        let mut host = Host::new(round % 5, below(2000 * KIB));
+        let (mut lsn, mut records) = (Lsn::ZERO, VecDeque::new());
         for _ in 0..300 {
+            let of = below(2) as usize;
             match below(5) {
-                0 if space.try_reserve(of(16), 1) => slots += 1,
+                0 if host.space.try_reserve(AREAS[of].slots(16), 1) => host.promised[of] += 1,
                 1 | 2 => {
                     let bytes = 1 + below(60 * KIB);
-                    if space.try_reserve_log(bytes) {
+                    if host.space.try_reserve_log(bytes) {
                         (lsn, _) = (lsn.next(), records.push_back((lsn.next(), bytes)));
-                        space.assign_log(lsn, bytes, 0);
+                        host.space.assign_log(lsn, bytes, 0);
                     }
                 }
-                3 if slots > 0 => {
-                    slots -= 1;
-                    assert!(space.open_extent(of(16), true));
-                    let mut change = SpaceChange::default();
-                    change.of(Area::Common).free_slots[16] = -1;
-                    space.settle(&change, &[(of(16), 1)]);
-                    if free_solid > 0 && (room < 64 * KIB || below(2) == 0) {
-                        free_solid -= 1;
-                    } else {
-                        room = room.checked_sub(64 * KIB).expect("room for an extent");
-                    }
-                }
+                3 if host.promised[of] > 0 => host.allocate(of, below(2) == 0),
                 _ => {
                     let Some((lsn, bytes)) = records.pop_front() else { continue };
-                    room = room.checked_sub(1 + below(bytes)).expect("room for a record");
-                    space.settle_log(lsn);
+                    let written = 1 + below(bytes);
+                    host.room = host.room.checked_sub(written).expect("room for a record");
+                    host.space.settle_log(lsn);
                 }
             }
             if below(4) == 0 {
-                set_backing(&space, measured(room, free_solid));
+                host.measure();
             }
         }
     }

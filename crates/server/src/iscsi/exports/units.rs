@@ -143,9 +143,12 @@ impl Exports {
     fn volume_device(&self, info: &VolumeInfo) -> Result<(Arc<Volume>, LuOptions)> {
         let volume = self.pool.open_weak(&info.name)?;
         let (pool, watched) = (self.pool.clone(), volume.clone());
-        let space = move || Space {
-            used: pool.volume(&watched.name()).map_or(0, |v| v.allocated),
-            available: pool.info().available,
+        let space = move || {
+            let now = pool.volume(&watched.name());
+            Space {
+                used: now.as_ref().map_or(0, |v| v.allocated),
+                available: pool.available_to(now.ok().and_then(|v| v.dedicated_pv)),
+            }
         };
         let (pool, began) = (self.pool.clone(), Instant::now());
         let scan = move || {
