@@ -189,6 +189,7 @@ impl Destager {
             placed.sort_unstable_by_key(|p| p.address);
         }
         self.promise_moves(state, batch, redo, &mut plan)?;
+        self.core.announce_mixed(&plan.mixed);
         if !redo {
             // A batch that is applied again was verified before its commit.
             self.core.verify_mixed(batch, &mut plan.mixed)?;

@@ -9,12 +9,13 @@ use crate::branch::View;
 use crate::catalog::PageKey;
 use crate::catalog::page::{MapPage, Slot};
 use crate::core::Core;
-use crate::disk::Cause;
+use crate::disk::{Cause, DiskLayout};
 use crate::error::{Error, ErrorKind, Result};
 use crate::space::pv::Pv;
 use crate::sums::{UNKNOWN, sum_of, unit_at};
 use crate::units::BLOCK;
 use crate::verified::{copied_sum, is_lost_in_part};
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// The origin of the sum of a unit that is written.
@@ -192,6 +193,21 @@ impl Core {
         batch.slot_sums.iter().try_for_each(|(slot, sums)| {
             self.sums.set(&*self.pvs.get(slot.pv())?, unit_at(slot.offset()), sums)
         })
+    }
+
+    /// Tells layouts with a parity of which units a batch keeps a part. The units are written as a
+    /// whole, and after a crash the batch needs the kept parts again.
+    pub(super) fn announce_mixed(&self, mixed: &[MixedUnit]) {
+        let mut by_pv: BTreeMap<u32, Vec<u64>> = BTreeMap::new();
+        for unit in mixed {
+            by_pv.entry(unit.place.pv()).or_default().push(unit.place.offset());
+        }
+        for (pv, units) in by_pv {
+            let held = self.pvs.held(pv);
+            if let Some(DiskLayout::Raid5(raid)) = held.as_ref().and_then(|pv| pv.disk.as_layout()) {
+                raid.keep_parts(units.into_iter());
+            }
+        }
     }
 
     /// Verifies the units of which a batch keeps a part. A unit that does not verify is damage from

@@ -295,8 +295,8 @@ impl Allocator {
         Slot::new(id.0, DATA_START + id.1 as u64 * self.extent_size + ((index as u64) << slot_log2))
     }
 
-    /// Returns whether one more extent of this physical volume may be opened with these margins, and
-    /// without what others are promised. If not, the physical volume is shunned.
+    /// Returns whether one more extent of this physical volume may be opened with these margins,
+    /// and without what others are promised. If not, the physical volume is shunned.
     fn has_room(&mut self, space: &Space, pv: u32, margins: Margins) -> bool {
         let Some(state) = self.pvs.get(&pv) else { return true };
         let (Some(file_system), area) = (state.file_system, state.area) else { return true };

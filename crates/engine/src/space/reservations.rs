@@ -8,6 +8,10 @@
 //! record needs). Logs are files in the data directory. The files of physical volumes are mostly in
 //! the same file system, which must not be promised twice.
 
+mod totals;
+
+pub(crate) use totals::Totals;
+
 use crate::area::{Area, SlotKind};
 use crate::error::{Error, no_space};
 use crate::ids::Lsn;
@@ -33,7 +37,7 @@ struct Inner {
     unmeasured: AreaRoom,
     /// The room in the file systems below, as of the last measurement and without what extents have
     /// taken since.
-    below: Below,
+    below: RoomBelow,
     /// Bytes that logs have taken since that measurement.
     logged: u64,
     /// Bytes promised to logs.
@@ -53,7 +57,8 @@ struct AreaSpace {
     free_extents: u64,
     /// Unused extents for which the file systems below have no room.
     aside: u64,
-    /// The places of the free extents, as of the last measurement and without what was opened since.
+    /// The places of the free extents, as of the last measurement, and without what was opened
+    /// since.
     backing: AreaRoom,
     /// Extents that were taken since that measurement, it is not known where.
     opened: u64,
@@ -90,12 +95,12 @@ pub(crate) struct AreaChange {
 pub(crate) struct BackingRoom {
     /// The free extents of each area. An area that is not here has none.
     pub(crate) areas: BTreeMap<Area, AreaRoom>,
-    pub(crate) below: Below,
+    pub(crate) below: RoomBelow,
 }
 
 /// The room in the file systems below the pool, without margins.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Below {
+pub(crate) struct RoomBelow {
     /// Number of bytes that are available in each file system with sparse extents.
     pub(crate) bytes: BTreeMap<u64, u64>,
     /// The file system from which logs take their space.
@@ -123,35 +128,6 @@ impl AreaRoom {
 /// Number of low bits of an LSN in which records that share an entry of [`Inner::unlogged`] may
 /// differ.
 const SHARED_BITS: u32 = 4;
-
-/// Totals in bytes.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Totals {
-    pub(crate) capacity: u64,
-    pub(crate) used: u64,
-    pub(crate) available: u64,
-    /// Bytes that would be available if the file systems below the pool had room for everything.
-    pub(crate) own: u64,
-    pub(crate) reserved: u64,
-}
-
-impl Totals {
-    /// Counts lent bytes as available. A writer may have taken some since they were counted.
-    pub(crate) fn with_lent(self, bytes: u64) -> Totals {
-        let lent = bytes.min(self.used);
-        Totals { used: self.used - lent, available: self.available + lent, own: self.own + lent, ..self }
-    }
-
-    fn plus(self, other: Totals) -> Totals {
-        Totals {
-            capacity: self.capacity + other.capacity,
-            used: self.used + other.used,
-            available: self.available + other.available,
-            own: self.own + other.own,
-            reserved: self.reserved + other.reserved,
-        }
-    }
-}
 
 impl SpaceChange {
     /// The change of one area.
@@ -189,7 +165,7 @@ impl Space {
                 areas: BTreeMap::new(),
                 redirected: BTreeSet::new(),
                 unmeasured: AreaRoom::solid(u64::MAX),
-                below: Below { log_bytes: u64::MAX, ..Below::default() },
+                below: RoomBelow { log_bytes: u64::MAX, ..RoomBelow::default() },
                 logged: 0,
                 log: 0,
                 unlogged: VecDeque::new(),

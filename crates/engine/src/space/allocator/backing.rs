@@ -4,7 +4,7 @@ use super::{Allocator, PvState};
 use crate::area::Area;
 use crate::disk::Backing;
 use crate::error::{Error, Result};
-use crate::space::reservations::{AreaRoom, BackingRoom, Below};
+use crate::space::reservations::{AreaRoom, BackingRoom, RoomBelow};
 use std::collections::BTreeMap;
 
 impl Allocator {
@@ -47,7 +47,7 @@ impl Allocator {
         let of_logs = data.as_ref().map(|data| data.file_system);
         (self.rooms.of_logs, self.rooms.by_file_system) = (of_logs, bytes.clone());
         let log_bytes = data.as_ref().map_or(u64::MAX, left);
-        Ok((BackingRoom { areas, below: Below { bytes, of_logs, log_bytes } }, taken_back))
+        Ok((BackingRoom { areas, below: RoomBelow { bytes, of_logs, log_bytes } }, taken_back))
     }
 
     /// Asks each physical volume for the room below it. `None`: it has its space already, or has

@@ -22,7 +22,7 @@ const OF_LOGS: u64 = 2;
 /// A place for sparse extents beside solid ones: (solid, sparse, bytes for the sparse ones).
 fn only_common((solid, sparse, bytes): (u64, u64, u64), (of_logs, log_bytes): (u64, u64)) -> BackingRoom {
     let room = AreaRoom { solid, sparse: BTreeMap::from([(BELOW, sparse)]) };
-    let below = Below { bytes: BTreeMap::from([(BELOW, bytes)]), of_logs: Some(of_logs), log_bytes };
+    let below = RoomBelow { bytes: BTreeMap::from([(BELOW, bytes)]), of_logs: Some(of_logs), log_bytes };
     BackingRoom { areas: BTreeMap::from([(Area::Common, room)]), below }
 }
 
@@ -96,7 +96,7 @@ fn an_area_that_comes_waits_for_a_measurement() {
     assert!(space.change_capacity((other, 4), &free_of(other, 4), false));
     assert!(!space.try_reserve(other.slots(16), 1));
     let areas = BTreeMap::from([(Area::Common, AreaRoom::solid(4)), (other, AreaRoom::solid(4))]);
-    set_backing(&space, BackingRoom { areas, below: Below::default() });
+    set_backing(&space, BackingRoom { areas, below: RoomBelow::default() });
     assert!(space.try_reserve(other.slots(16), 4) && !space.try_reserve(other.slots(16), 1));
 }
 
@@ -112,7 +112,7 @@ fn areas_on_one_file_system_are_not_promised_the_same_room() {
         (Area::Common, AreaRoom { solid: 10, sparse: sparse.clone() }),
         (other, AreaRoom { solid: 0, sparse }),
     ]);
-    let below = Below { bytes: BTreeMap::from([(BELOW, 640 << 10)]), of_logs: None, log_bytes: 0 };
+    let below = RoomBelow { bytes: BTreeMap::from([(BELOW, 640 << 10)]), of_logs: None, log_bytes: 0 };
     let measured = BackingRoom { areas, below };
     set_backing(&space, measured.clone());
     assert!(space.try_reserve(other.slots(16), 5));
@@ -234,7 +234,7 @@ impl Host {
         let rooms =
             [AreaRoom { solid: self.solid, sparse: sparse(40) }, AreaRoom { solid: 0, sparse: sparse(30) }];
         let bytes = BTreeMap::from([(BELOW, self.room)]);
-        let below = Below { bytes, of_logs: Some(BELOW), log_bytes: self.room };
+        let below = RoomBelow { bytes, of_logs: Some(BELOW), log_bytes: self.room };
         set_backing(&self.space, BackingRoom { areas: AREAS.into_iter().zip(rooms).collect(), below });
     }
 

@@ -35,7 +35,7 @@ use parking_lot::{Mutex, RwLock};
 use pending::{BlockContent, PendingBlock, PendingBlocks, content_of, zeros};
 use rebuild::Copied;
 use rows::{BLOCK, Rows};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
 use std::sync::OnceLock;
@@ -73,6 +73,8 @@ pub struct Raid5 {
     /// Blocks that an opening for reading would have to write, by column and line. A salvage opens
     /// for reading, and then writes to an overlay in memory: the first flush writes them there.
     corrected: RwLock<BTreeMap<(usize, u64), BlockContent>>,
+    /// Blocks of which the next writes keep a part: see [`Raid5::keep_parts`].
+    kept_parts: Mutex<BTreeSet<u64>>,
     /// Lines in which something is wrong.
     suspects: Mutex<Vec<u64>>,
     /// Tells whether a block may be the content at a byte, once the sums are known.
@@ -135,6 +137,7 @@ impl Raid5 {
             groups,
             copied: Mutex::default(),
             corrected: RwLock::default(),
+            kept_parts: Mutex::default(),
             suspects: Mutex::default(),
             judge: OnceLock::new(),
             broken: OnceLock::new(),
@@ -314,6 +317,13 @@ impl Raid5 {
         Ok(true)
     }
 
+    /// Notes blocks, by a byte in each, that the next writes replace as a whole although a part of
+    /// their content stays. After a crash, whoever writes takes that part from here again. So it is
+    /// logged like that of a block that is written in part. What was noted before is forgotten.
+    pub(crate) fn keep_parts(&self, bytes: impl Iterator<Item = u64>) {
+        *self.kept_parts.lock() = bytes.map(|at| at / BLOCK as u64).collect();
+    }
+
     /// Takes a write. It is on the members after the next sync.
     fn write<'b>(&self, parts: impl Iterator<Item = &'b [u8]>, at: u64) -> io::Result<()> {
         self.check_broken()?;
@@ -331,7 +341,10 @@ impl Raid5 {
             let inside = (from % BLOCK as u64) as usize..(from % BLOCK as u64 + to - from) as usize;
             take(&mut parts, &mut content[inside.clone()]);
             match inside.len() == BLOCK {
-                true => whole.push((block, PendingBlock { content, is_patched: false })),
+                true => {
+                    let is_patched = self.kept_parts.lock().remove(&block);
+                    whole.push((block, PendingBlock { content, is_patched }));
+                }
                 false => ends.push((block, content, inside)),
             }
             from = to;

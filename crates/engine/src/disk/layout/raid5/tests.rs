@@ -481,6 +481,36 @@ fn write_all(disk: &dyn Disk, writes: &Writes, mut wrote: impl FnMut(usize, usiz
     }
 }
 
+/// A block is written as a whole, and its writer takes a part of it from here again after a crash.
+#[test]
+fn a_part_that_is_kept_outlives_the_member_that_has_it() {
+    for reached in (0..400u64).map(|n| n.wrapping_mul(0x9E37_79B9_7F4A_7C15)) {
+        let place = raid_of(&[1, 1, 1], 3);
+        let recorder = Arc::new(Recorder::default());
+        let dir = LayeredDir::over(Arc::new(place.memory.clone()), recorder.clone());
+        let dir = with_layouts(Arc::new(dir), LayoutOptions::default());
+        let disk = dir.open_locked("raid5:m", OpenMode::Existing).unwrap();
+        let content = pattern(2 * UNIT, 3);
+        disk.write_at(&content, 0).unwrap();
+        sync(&*disk);
+        let synced = copy_of(&place.memory);
+        recorder.0.lock().clear();
+        let at = raid(&*disk).rows.block(0, 1) as usize * BLOCK;
+        let lost = raid(&*disk).place(0, 1).member.to_string();
+        let mut block = content[at..at + BLOCK].to_vec();
+        block[..512].fill(9);
+        raid(&*disk).keep_parts([at as u64].into_iter());
+        disk.write_at(&block, at as u64).unwrap();
+        sync(&*disk);
+        drop(disk);
+        let members = ["0", "1", "2"].map(String::from);
+        let crashed = crash(&place.memory, &synced, &members, &recorder, reached);
+        crashed.remove(&lost).unwrap();
+        let found = read(&*open_in(&crashed, OpenMode::Existing), at as u64, BLOCK);
+        assert!(found[512..] == block[512..], "{reached:#x}");
+    }
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
     /// A power loss in the middle of a flush, and a member that is lost with it or was out before.
