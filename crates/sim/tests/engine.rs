@@ -111,6 +111,11 @@ fn seeds_of_whole_runs_that_found_bugs() {
         ),
         (209781, "a journal file that was given up kept the pool closed when it could be read again"),
         (217078, "an interrupted batch was not completed in memory beside sectors that can't be read"),
+        (40_010_547, "the parity log did not have what destage keeps of a unit that it writes as a whole"),
+        (40_011_301, "the same, after a kill"),
+        (50_011_145, "an entry of the parity log counted after writes without one to its lines"),
+        (60_010_897, "a salvage showed a block that the parity log proves wrong"),
+        (60_011_878, "a salvage computed parities from those that its opening had corrected in memory only"),
     ];
     for (seed, what) in seeds {
         random_run(seed, DEFAULT_OPS, None, None).unwrap_or_else(|why| panic!("seed {seed} ({what}): {why}"));

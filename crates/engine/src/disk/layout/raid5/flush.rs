@@ -143,7 +143,9 @@ impl Raid5 {
             self.read_old(some)?;
             logged.extend(some.iter_mut().filter_map(|line| self.compute(line)));
         }
-        if !logged.is_empty() {
+        if logged.is_empty() {
+            log.end_entry()?;
+        } else {
             log.append(&logged)?;
         }
         drop(logged);

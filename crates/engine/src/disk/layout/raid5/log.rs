@@ -5,7 +5,9 @@
 //!
 //! The file `parity-NAME` of the data directory has two halves. Entries use them in turn. An entry
 //! counts until the next one is written, and that happens after the lines of this one are durable.
-//! So at most one entry is needed: the youngest that verifies.
+//! So at most one entry is needed: the youngest that verifies. Lines whose parity is on a member that
+//! is out are written without an entry. An empty entry comes before them, because they may be lines
+//! of the entry that counts.
 //!
 //! | bytes of a half | field |
 //! |---|---|
@@ -88,6 +90,8 @@ pub(super) struct ParityLog {
     layout: Uuid,
     /// Sequence number of the youngest entry.
     sequence: u64,
+    /// Whether the youngest entry has lines.
+    has_lines: bool,
     /// Number of blocks that an entry can have, and that it can write.
     pub(super) room: usize,
 }
@@ -142,7 +146,7 @@ impl ParityLog {
         let room = room_of(disk.len()?).ok_or_else(|| {
             failed(io::Error::new(io::ErrorKind::InvalidData, "its size is not that of a parity log"))
         })?;
-        let mut log = ParityLog { disk, layout, sequence: 0, room };
+        let mut log = ParityLog { disk, layout, sequence: 0, has_lines: false, room };
         let mut lines = Vec::new();
         for number in 0..2 {
             if let Some((sequence, entry)) = log.read(number).map_err(failed)?
@@ -151,7 +155,14 @@ impl ParityLog {
                 (log.sequence, lines) = (sequence, entry);
             }
         }
+        log.has_lines = !lines.is_empty();
         Ok((log, lines))
+    }
+
+    /// Ends the entry that counts, durably. Its lines must be durable. This comes before lines are
+    /// written without an entry.
+    pub(super) fn end_entry(&mut self) -> io::Result<()> {
+        if self.has_lines { self.append(&[]) } else { Ok(()) }
     }
 
     /// Reads the entry of a half. `None`: it has none that verifies.
@@ -215,7 +226,7 @@ impl ParityLog {
         let mut slices: Vec<io::IoSlice<'_>> = parts.map(io::IoSlice::new).collect();
         self.disk.write_vectored_at(&mut slices, head.sequence % 2 * half(self.room))?;
         self.disk.sync(SyncPurpose::Parity)?;
-        self.sequence = head.sequence;
+        (self.sequence, self.has_lines) = (head.sequence, !lines.is_empty());
         Ok(())
     }
 }

@@ -332,6 +332,7 @@ impl Raid5 {
         self.check_end(at, len)?;
         let end = at + len as u64;
         let mut whole = Vec::with_capacity(len / BLOCK + 2);
+        let keeps_parts = !self.kept_parts.lock().is_empty();
         let mut ends = Vec::new();
         let mut from = at;
         while from < end {
@@ -342,7 +343,7 @@ impl Raid5 {
             take(&mut parts, &mut content[inside.clone()]);
             match inside.len() == BLOCK {
                 true => {
-                    let is_patched = self.kept_parts.lock().remove(&block);
+                    let is_patched = keeps_parts && self.kept_parts.lock().remove(&block);
                     whole.push((block, PendingBlock { content, is_patched }));
                 }
                 false => ends.push((block, content, inside)),

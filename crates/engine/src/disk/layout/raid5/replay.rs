@@ -50,7 +50,7 @@ impl Raid5 {
             // The lines agree only without the members that are missing now. So the record has to
             // say that they are out, which this sync sees to, before the entry counts no more.
             self.members.sync_all(SyncPurpose::Parity)?;
-            self.log.get_mut().append(&[])?;
+            self.log.get_mut().end_entry()?;
         }
         for line in lines {
             self.refresh_incoming(line.line)?;

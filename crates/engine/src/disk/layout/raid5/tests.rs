@@ -278,6 +278,34 @@ fn a_rebuilt_member_has_everything_and_nothing_is_believed_of_what_was_not_copie
     }
 }
 
+/// While the member that has the parity of a line is out, writes to the line need no entry. The one
+/// before them says nothing of the line any more.
+#[test]
+fn an_entry_does_not_count_after_writes_without_one() {
+    let (place, disk, _) = written();
+    let layout = disk.as_layout().unwrap();
+    let rows = &raid(&*disk).rows;
+    let at = [0, 1].map(|column| rows.block(0, column) * BLOCK as u64);
+    disk.write_at(&[7; BLOCK], at[0]).unwrap();
+    sync(&*disk);
+    let of_parity = raid(&*disk).place(0, rows.parity()).member;
+    layout.members().put_out(of_parity, "a test").unwrap();
+    disk.write_at(&[8; BLOCK], at[1]).unwrap();
+    sync(&*disk);
+    place.replace(layout, of_parity, "new", 1);
+    let (begun, _) = layout.members().rebuilt().unwrap();
+    layout.copy_to_incoming(0, 2 * UNIT, &|_, _| true).unwrap();
+    layout.note_rebuilt(begun, u64::MAX).unwrap();
+    assert_eq!(place.stored_in(), [true; 3]);
+    let whole = read(&*disk, 0, 2 * UNIT as usize);
+    drop(disk);
+    drop(place.open());
+    let members = (0..3).map(|n| if n == of_parity { "new".to_owned() } else { n.to_string() });
+    for member in members {
+        assert!(without(&place, &member) == whole, "without {member}");
+    }
+}
+
 #[test]
 fn disks_with_any_content_become_members() {
     // In such rows, the parity of a line that is known to be consistent is the source of the next.
