@@ -374,21 +374,25 @@ impl Namespace {
     }
 
     /// Returns the number of the physical volume that `wanted` names by path, UUID (as hex digits)
-    /// or number.
+    /// or number, or, if it is a layout, by its name.
     pub(crate) fn find_pv(&self, wanted: &str) -> Result<u32> {
         let uuid = Uuid::try_parse(&wanted.replace('-', "")).ok();
         let is =
             |id: u32, pv: &PvRecord| pv.path == wanted || Some(pv.uuid) == uuid || id.to_string() == wanted;
-        let found = self.pvs.iter().find(|(id, pv)| is(**id, pv)).map(|(id, _)| *id);
-        found.ok_or_else(|| not_found(format!("find physical volume {wanted:?}: it does not exist")))
+        let is_named = |pv: &PvRecord| pv.path.strip_suffix(wanted).is_some_and(is_kind);
+        let mut found = self.pvs.iter().filter(|(id, pv)| is(**id, pv) || is_named(pv));
+        match (found.next(), found.next()) {
+            (Some((id, _)), None) => Ok(*id),
+            (Some(_), Some(_)) => Err(invalid(format!(
+                "find physical volume {wanted:?}: this is the name of one and the number of another one; use its path"
+            ))),
+            (None, _) => Err(not_found(format!("find physical volume {wanted:?}: it does not exist"))),
+        }
     }
 
-    /// Returns the area of the dedicated physical volume that `wanted` names: like
-    /// [`Namespace::find_pv`], or by the name of a layout.
+    /// Returns the area of a dedicated physical volume: see [`Namespace::find_pv`].
     pub(crate) fn dedicated(&self, wanted: &str) -> Result<Area> {
-        let is_layout = |pv: &PvRecord| pv.path.strip_suffix(wanted).is_some_and(is_kind);
-        let by_name = || self.pvs.iter().find(|(_, pv)| is_layout(pv)).map(|(id, _)| *id);
-        let pv = self.find_pv(wanted).or_else(|error| by_name().ok_or(error))?;
+        let pv = self.find_pv(wanted)?;
         match self.pvs.get(&pv) {
             Some(record) if !record.dedicated => Err(conflict(format!(
                 "use {wanted} for one volume: it is not dedicated, so every volume uses it; see `hindcast pool add --dedicated`"
@@ -440,7 +444,7 @@ impl Namespace {
                 )
             }
         };
-        Err(conflict(format!("remove {path}, which is dedicated: {what}")))
+        Err(conflict(format!("take {path} away, which is dedicated: {what}")))
     }
 }
 

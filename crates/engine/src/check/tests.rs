@@ -1,6 +1,7 @@
 //! Every kind of damage is found and named; what is repairable is repaired.
 
 use super::*;
+use crate::area::Area;
 use crate::catalog::PageKey;
 use crate::catalog::page::{Entry, Slot};
 use crate::catalog::{ExtentRecord, Txn};
@@ -325,6 +326,19 @@ fn entries_that_lie_are_found_and_left_alone() {
         assert!(found.contains(code), "{code} in {found:?}");
     }
     assert!(!report.is_clean());
+}
+
+#[test]
+fn a_branch_on_a_pv_that_is_not_dedicated_is_found() {
+    for pv in [0, 7] {
+        let dir = pool();
+        damage(&dir, |catalog, txn| {
+            let (id, mut branch) = catalog.branches().unwrap().remove(0);
+            branch.area = Area::Only(pv);
+            txn.put_branch(id, &branch).unwrap();
+        });
+        assert!(codes(&run(&dir, false)).contains(&"branch-area"), "{pv}");
+    }
 }
 
 #[test]

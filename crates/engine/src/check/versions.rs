@@ -43,6 +43,14 @@ pub(super) fn check_snapshots(tables: &Tables, report: &mut CheckReport) {
         {
             report.find("branch-base", format!("branch {id}"), "nothing preserves its base");
         }
+        let pv = branch.area.dedicated();
+        if pv.is_some_and(|pv| !tables.pvs.get(&pv).is_some_and(|pv| pv.dedicated)) {
+            report.find(
+                "branch-area",
+                format!("branch {id}"),
+                "its dedicated physical volume does not exist",
+            );
+        }
     }
 }
 

@@ -270,13 +270,20 @@ impl Pool {
         }
     }
 
+    /// Returns the physical volume that `wanted` names by path, UUID or number, or, if it is a
+    /// layout, by its name.
+    pub fn find_pv(&self, wanted: &str) -> Result<PvInfo> {
+        let id = self.core.names.read().find_pv(wanted)?;
+        self.pv(id)
+    }
+
     fn pv(&self, id: u32) -> Result<PvInfo> {
         let found = self.pvs().into_iter().find(|pv| pv.id == id);
         found.ok_or_else(|| crate::error::not_found(format!("find PV {id}: it was removed")))
     }
 
-    /// Starts (or stops) moving the data of a physical volume away, in the background. `wanted` is
-    /// a path, a UUID or a number. Returns [`ErrorKind::NoSpace`] if the other physical volumes
+    /// Starts (or stops) moving the data of a physical volume away, in the background. See
+    /// [`Pool::find_pv`] for `wanted`. Returns [`ErrorKind::NoSpace`] if the other physical volumes
     /// can't hold what is promised.
     pub fn drain_pv(&self, wanted: &str, draining: bool) -> Result<()> {
         let _one_at_a_time = self.core.pv_operations.lock();

@@ -24,7 +24,7 @@ impl Pool {
         let _cause = Cause::Open.begin();
         let _one_at_a_time = self.core.pv_operations.lock();
         self.core.check_usable()?;
-        let id = self.find_grown(wanted)?;
+        let id = self.core.names.read().find_pv(wanted)?;
         let gone = || not_found(format!("grow {wanted}: it was removed"));
         let pv = self.core.pvs.held(id).ok_or_else(gone)?;
         if let Some(failure) = pv.failure() {
@@ -42,21 +42,6 @@ impl Pool {
             None => self.grow_plain(&pv, how)?,
         }
         self.pvs().into_iter().find(|info| info.id == id).ok_or_else(gone)
-    }
-
-    fn find_grown(&self, wanted: &str) -> Result<u32> {
-        let names = self.core.names.read();
-        let of_layout = |id: &&u32| {
-            let pv = self.core.pvs.held(**id);
-            pv.is_some_and(|pv| pv.disk.as_layout().is_some_and(|of| of.members().name() == wanted))
-        };
-        match (names.pvs.keys().find(of_layout).copied(), names.find_pv(wanted)) {
-            (Some(id), Ok(other)) if id != other => Err(invalid(format!(
-                "grow {wanted}: this is the name of one physical volume and the number of another one; use its path"
-            ))),
-            (Some(id), _) => Ok(id),
-            (None, found) => found,
-        }
     }
 
     fn grow_plain(&self, pv: &Pv, how: &GrowSpec) -> Result<()> {

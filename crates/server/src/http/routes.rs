@@ -244,7 +244,7 @@ async fn add_pv(State(app): Shared, Json(new): Json<AddPv>) -> Result<(StatusCod
 
 /// Starts or stops draining a physical volume.
 ///
-/// `pv` is its number, its UUID or its percent-encoded path.
+/// `pv` is its number, its UUID, its percent-encoded path, or the name of a mirror or RAID-5.
 #[utoipa::path(patch, path = "/pool/pvs/{pv}", params(("pv" = String, Path)), request_body = PatchPv, responses((status = OK, body = Pv), (status = "default", body = ErrorBody)))]
 async fn patch_pv(
     State(app): Shared,
@@ -254,22 +254,19 @@ async fn patch_pv(
     blocking(&app, move |app| {
         app.pool.drain_pv(&pv, patch.draining)?;
         tracing::info!(event = "pv.changed", pv, draining = patch.draining, "physical volume changed");
-        let all: Vec<Pv> = app.pool.pvs().iter().map(convert::pv).collect();
-        let found = all.into_iter().find(|p| p.path == pv || p.uuid == pv || p.id.to_string() == pv);
+        let info = app.pool.find_pv(&pv)?;
         // A drain that ends while data is left was stopped.
-        if let Some(found) = found.as_ref().filter(|_| patch.draining) {
-            app.seen_tasks.begun("drain", &found.path);
+        if patch.draining {
+            app.seen_tasks.begun("drain", &info.path);
         }
-        found
-            .map(Json)
-            .ok_or_else(|| ApiError::new(ErrorKind::NotFound, format!("find physical volume {pv}")))
+        Ok(Json(convert::pv(&info)))
     })
     .await
 }
 
 /// Removes an empty physical volume from the pool.
 ///
-/// `pv` is its number, its UUID or its percent-encoded path.
+/// `pv` is its number, its UUID, its percent-encoded path, or the name of a mirror or RAID-5.
 #[utoipa::path(delete, path = "/pool/pvs/{pv}", params(("pv" = String, Path)), responses((status = NO_CONTENT), (status = "default", body = ErrorBody)))]
 async fn remove_pv(State(app): Shared, Path(pv): Path<String>) -> Result<StatusCode, ApiError> {
     blocking(&app, move |app| {
