@@ -25,6 +25,11 @@ const PROBLEMS = [
 ];
 const HEALTH = { state: 'warning', problems: PROBLEMS };
 const CAPACITY = { capacity: 8 * TIB, used: 6.9 * TIB, available: 1.1 * TIB };
+const FILLING = {
+  bytes_per_day: 40 * GIB,
+  measured_seconds: 604_800,
+  full_at: new Date(Date.now() + 28 * 86_400_000).toISOString(),
+};
 
 const POOL = {
   uuid: '5f0f0b7e-6a44-4d0c-9a93-5a9f6d1c2b11',
@@ -32,6 +37,7 @@ const POOL = {
   atomic_unit: 4096,
   placement: 'anywhere',
   ...CAPACITY,
+  filling: FILLING,
   reserved: 12 * GIB,
   provisioned: 4.5 * TIB,
   volumes: 12,

@@ -1,9 +1,9 @@
 //! Requests and responses about the server, the pool and its volumes. They are plain data; the
 //! field names are the JSON names.
 
-use crate::PvLayout;
 use crate::named::named;
 use crate::{CachePolicy, Cdp, Inherited, PatchCdp, PoolIndex, Preservation};
+use crate::{PatchPlacement, PvLayout, VolumePlacement};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -222,6 +222,9 @@ pub struct Pool {
     pub gap_size: Option<u64>,
     /// Total bytes of the physical volumes that can store data.
     pub capacity: u64,
+    /// How fast the pool fills up. Absent until the server has measured it for a day.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub filling: Option<Filling>,
     /// Bytes of slots in use.
     pub used: u64,
     /// Bytes available for new writes.
@@ -296,6 +299,20 @@ pub struct MapCache {
     pub hit_rate: Option<f64>,
 }
 
+/// How fast the space that volumes share fills up, by the last week. Dedicated physical volumes do
+/// not count.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Filling {
+    /// Bytes that a day takes. It is negative if space becomes free.
+    pub bytes_per_day: i64,
+    /// Seconds for which that was measured, at most a week.
+    pub measured_seconds: u64,
+    /// Time at which all available space is taken at this rate. Absent if that does not come within
+    /// twenty years.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub full_at: Option<Timestamp>,
+}
+
 /// Changes to the pool. Absent fields stay unchanged.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
@@ -339,6 +356,9 @@ pub struct Pv {
     /// dedicated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub available: Option<u64>,
+    /// Part of its size that counts for the placement `share`, in per cent.
+    #[serde(default = "whole")]
+    pub weight: u32,
     /// Error of a write that failed. Until the server is restarted, the pool reads from the
     /// physical volume and does not write to it. Absent if no write failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -367,12 +387,16 @@ pub struct AddPv {
     pub dedicated: bool,
 }
 
-/// Changes to a physical volume.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+/// Changes to a physical volume. Absent fields stay unchanged.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PatchPv {
     /// Start or stop moving data off the physical volume.
-    pub draining: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub draining: Option<bool>,
+    /// Part of its size that counts for the placement `share`, in per cent, from 1 to 1000.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weight: Option<u32>,
 }
 
 /// A volume.
@@ -409,6 +433,9 @@ pub struct Volume {
     /// that are not dedicated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on: Option<String>,
+    /// The placement that the volume has of its own. Absent: that of the pool.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub placement: Option<VolumePlacement>,
     /// Whether NBD serves the volume, its snapshots and its moments.
     #[serde(default = "served")]
     pub nbd: bool,
@@ -539,6 +566,14 @@ pub struct CreateVolume {
     /// such a mirror or RAID-5. Absent: the volume uses all that are not dedicated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on: Option<String>,
+    /// The placement that the volume has of its own. Absent: that of the pool.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub placement: Option<PatchPlacement>,
+}
+
+/// Value of `Pv::weight` for servers that do not report it.
+fn whole() -> u32 {
+    100
 }
 
 /// Value of `Volume::nbd` for servers that do not report it. Such servers serve every volume over
@@ -548,8 +583,8 @@ fn served() -> bool {
 }
 
 /// Changes to a volume. Absent fields stay unchanged. The server applies the others in the order
-/// read_only, method, order, snapshot_reserve and auto_delete, cdp, nbd, labels, size, name. The
-/// first change that fails ends the request; the changes before it stay.
+/// read_only, method, order, placement, snapshot_reserve and auto_delete, cdp, nbd, labels, size,
+/// name. The first change that fails ends the request; the changes before it stay.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PatchVolume {
@@ -562,6 +597,9 @@ pub struct PatchVolume {
     /// Whether the volume's snapshots share content that is preserved from now on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub order: Option<Order>,
+    /// Where the volume's new slots are placed, from now on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub placement: Option<PatchPlacement>,
     /// Space that the volume's snapshots are expected to take, in percent of the volume's size.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot_reserve: Option<u8>,

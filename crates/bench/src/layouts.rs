@@ -209,7 +209,7 @@ fn on_layout(
     api.add_layout(&layout).with_context(|| format!("make {name}"))?;
     let plain = api.pvs()?.into_iter().find(|pv| pv.layout.is_none()).context("a plain physical volume")?;
     let plain = plain.id.to_string();
-    api.patch_pv(&plain, &PatchPv { draining: true })?;
+    api.patch_pv(&plain, &PatchPv { draining: Some(true), ..PatchPv::default() })?;
     until("the drain", || Ok(api.remove_pv(&plain).is_ok()))?;
     hindcast.create_volume(VOLUME, scope.size, 16 << 10)?;
     server.wait_ready()?;

@@ -452,6 +452,7 @@ pub(crate) fn volume(name: &str, size: u64) -> CreateVolume {
         method: None,
         cdp: None,
         on: None,
+        placement: None,
     }
 }
 

@@ -26,6 +26,7 @@ mod layouts;
 mod listing;
 mod output;
 mod password;
+mod placement;
 mod pool;
 mod rebalance;
 mod recover;

@@ -5,6 +5,7 @@ use crate::features;
 use crate::layouts::{self, Addition, Members};
 use crate::listing::{Cell, Column, Listing};
 use crate::output::{list, percent, properties};
+use crate::placement::{self, Sizes};
 use crate::reidentify;
 use crate::scrub;
 use crate::session::{Global, Session};
@@ -13,8 +14,8 @@ use crate::trace;
 use crate::when::Here;
 use clap::Subcommand;
 use hindcast_api::{
-    BackUp, Clock, ClockChange, ErrorBody, ErrorKind, HealthState, Journal, NoticeDelivery, PatchPool,
-    PatchPv, Placement, Pool, Pv, Size,
+    BackUp, Clock, ClockChange, ErrorBody, ErrorKind, HealthState, Journal, NoticeDelivery, PatchPlacement,
+    PatchPool, PatchPv, Placement, Pool, Pv, Size,
 };
 use indicatif::{ProgressBar, ProgressStyle};
 use std::path::PathBuf;
@@ -42,6 +43,15 @@ Examples:
 
 A physical volume that is being drained takes no new data. The other physical volumes must have \
 room for its data. Volumes stay in use meanwhile.";
+
+const WEIGHT_EXAMPLES: &str = "\
+Examples:
+  hindcast pool weight /dev/vdb 50               a slow disk: half as much data as others of its size
+  hindcast pool weight r1 100                    as much as its size says
+
+Data that the placement share has placed moves accordingly, in the background: see hindcast pool \
+rebalance --status. Other placements have no weights. A physical volume that is full takes no more \
+data, whatever its weight.";
 
 const CLOCK_EXAMPLES: &str = "\
 Histories expire by the pool's own time, which does not jump when the machine's clock is set. Expiry \
@@ -89,7 +99,8 @@ pub(crate) enum Served {
     /// Move the data of a physical volume to the others, in the background
     #[command(after_help = DRAIN_EXAMPLES)]
     Drain {
-        /// Path, UUID or number of the physical volume, as pool pvs lists it
+        /// Path, UUID or number of the physical volume, as pool pvs lists it, or the name of a
+        /// mirror or RAID-5
         pv: String,
         /// Return only when the physical volume is empty
         #[arg(long)]
@@ -100,8 +111,19 @@ pub(crate) enum Served {
     },
     /// Remove a physical volume that is empty, or a spare disk
     Remove {
-        /// Path, UUID or number of the physical volume, as pool pvs lists it, or path of a spare
+        /// Path, UUID or number of the physical volume, as pool pvs lists it, or the name of a
+        /// mirror or RAID-5, or path of a spare
         pv: String,
+    },
+    /// Let the placement share give a physical volume more or less data than its size says
+    #[command(after_help = WEIGHT_EXAMPLES)]
+    Weight {
+        /// Path, UUID or number of the physical volume, as pool pvs lists it, or the name of a
+        /// mirror or RAID-5
+        pv: String,
+        /// Part of its size that counts, in per cent, from 1 to 1000; 100 is its size
+        #[arg(value_name = "PERCENT", value_parser = clap::value_parser!(u32).range(1..=1000))]
+        percent: u32,
     },
     /// Show whether the server trusts its clock, and when the clock was set
     #[command(after_help = CLOCK_EXAMPLES)]
@@ -144,16 +166,8 @@ pub(crate) struct SetArgs {
     /// Where the pool places new data
     #[arg(long, value_name = "POLICY")]
     placement: Placement,
-    /// With snap-aware: size of a slice of a volume, behind which there is a gap for snapshots
-    /// [default: 64M]
-    #[arg(long, value_name = "SIZE")]
-    slice_size: Option<Size>,
-    /// With snap-aware: number of snapshots that the gap has room for [default: 4]
-    #[arg(long, value_name = "NUMBER")]
-    snapshots: Option<u32>,
-    /// With snap-aware: part of a slice that one snapshot keeps, in per cent [default: 10]
-    #[arg(long, value_name = "PERCENT")]
-    snapshot_percent: Option<u32>,
+    #[command(flatten)]
+    sizes: Sizes,
 }
 
 const SET_EXAMPLES: &str = "\
@@ -197,7 +211,7 @@ fn ask(command: Served, session: &Session) -> Result<(), Failure> {
         Served::Add(addition) => addition.run(session),
         Served::Members(command) => layouts::run(command, session),
         Served::Drain { pv, wait, cancel } => {
-            let mut now = client.patch_pv(&pv, &PatchPv { draining: !cancel })?;
+            let mut now = client.patch_pv(&pv, &PatchPv { draining: Some(!cancel), ..PatchPv::default() })?;
             if wait {
                 now = wait_until_empty(session, now)?;
             }
@@ -214,6 +228,12 @@ fn ask(command: Served, session: &Session) -> Result<(), Failure> {
                 false => client.remove_pv(&pv)?,
             }
             output.done(format_args!("removed {pv}"))
+        }
+        Served::Weight { pv, percent } => {
+            let patch = PatchPv { weight: Some(percent), ..PatchPv::default() };
+            output.show(&client.patch_pv(&pv, &patch)?, |pv| {
+                format!("{} counts as {}", pv.path, Size(counted(pv)))
+            })
         }
         Served::Clock { confirm } => {
             let clock = if confirm { client.confirm_clock()? } else { client.clock()? };
@@ -236,13 +256,12 @@ fn ask(command: Served, session: &Session) -> Result<(), Failure> {
         Served::Features => features::show(session),
         Served::Upgrade(args) => features::upgrade(args, session),
         Served::Set(args) => {
-            let patch = PatchPool {
-                placement: Some(args.placement),
-                slice_size: args.slice_size.map(|size| size.0),
-                snapshots: args.snapshots,
-                snapshot_percent: args.snapshot_percent,
-            };
-            output.show(&client.patch_pool(&patch)?, |pool| format!("placement is {}", placement(pool)))
+            let PatchPlacement { policy, slice_size, snapshots, snapshot_percent } =
+                args.sizes.with(Some(args.placement));
+            let patch = PatchPool { placement: policy, slice_size, snapshots, snapshot_percent };
+            output.show(&client.patch_pool(&patch)?, |pool| {
+                format!("placement is {}", placement::of_pool(pool))
+            })
         }
     }
 }
@@ -310,13 +329,15 @@ fn wait_until_empty(session: &Session, start: Pv) -> Result<Pv, Failure> {
     result
 }
 
-fn placement(pool: &Pool) -> String {
-    let name = pool.placement.name();
-    match (pool.slice_size, pool.gap_size) {
-        (Some(slice), Some(gap)) => {
-            format!("{name}, slices of {} and gaps of {}", Size(slice), Size(gap))
-        }
-        _ => name.into(),
+/// Tells when the pool will be full, if it goes on as in the last week.
+fn filling(pool: &Pool, here: &Here) -> String {
+    let Some(filling) = &pool.filling else { return "not known before a day has passed".into() };
+    let Ok(rate) = u64::try_from(filling.bytes_per_day) else {
+        return format!("no: {} a day become free", Size(filling.bytes_per_day.unsigned_abs()));
+    };
+    match filling.full_at {
+        Some(at) => format!("{}, at {} a day", here.day(at), Size(rate)),
+        None => format!("not within twenty years, at {} a day", Size(rate)),
     }
 }
 
@@ -330,8 +351,9 @@ fn table(pool: &Pool, here: &Here) -> String {
         ("used", format!("{} ({})", Size(pool.used), percent(pool.used, pool.capacity))),
         ("reserved", Size(pool.reserved).to_string()),
         ("available", Size(pool.available).to_string()),
+        ("full", filling(pool, here)),
         ("provisioned", format!("{} in {} volumes", Size(pool.provisioned), pool.volumes)),
-        ("placement", placement(pool)),
+        ("placement", placement::of_pool(pool)),
         ("features", features),
         ("extent size", Size(pool.extent_size).to_string()),
         ("atomic unit", Size(pool.atomic_unit.into()).to_string()),
@@ -395,6 +417,11 @@ fn state(pv: &Pv) -> &'static str {
     }
 }
 
+/// Returns the bytes that count for the placement share.
+fn counted(pv: &Pv) -> u64 {
+    (u128::from(pv.size) * u128::from(pv.weight) / 100).try_into().unwrap_or(u64::MAX)
+}
+
 const PVS: &[Column<Pv>] = &[
     Column { name: "id", usual: true, cell: |pv| Cell::number(pv.id.into()) },
     Column { name: "path", usual: true, cell: |pv| Cell::text(&pv.path) },
@@ -406,5 +433,6 @@ const PVS: &[Column<Pv>] = &[
         cell: |pv| Cell::Ordered(percent(pv.used, pv.size), pv.used * 1000 / pv.size.max(1)),
     },
     Column { name: "state", usual: true, cell: |pv| Cell::text(state(pv)) },
+    Column { name: "weight", usual: false, cell: |pv| Cell::number(pv.weight.into()) },
     Column { name: "uuid", usual: true, cell: |pv| Cell::text(&pv.uuid) },
 ];

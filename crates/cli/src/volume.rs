@@ -4,11 +4,12 @@ use crate::cdp::keep::Keep;
 use crate::failure::Failure;
 use crate::listing::{Cell, Column, Listing, span};
 use crate::output::properties;
+use crate::placement::{self, Sizes};
 use crate::session::Session;
 use crate::snapshot::label;
 use clap::{ArgGroup, Subcommand};
 use hindcast_api::{
-    CreateVolume, DamagedRange, DeleteVolume, Inherited, Method, Order, PatchVolume, Size, Volume,
+    CreateVolume, DamagedRange, DeleteVolume, Inherited, Method, Order, PatchVolume, Placement, Size, Volume,
 };
 
 const CREATE_EXAMPLES: &str = "\
@@ -165,6 +166,12 @@ pub(crate) struct Create {
     /// (pool add --dedicated) [default: all physical volumes that are not dedicated]
     #[arg(long, value_name = "PV", visible_alias = "layout")]
     on: Option<String>,
+    /// Where the volume's data is placed: anywhere, contiguous, share or snap-aware [default: as
+    /// the pool]
+    #[arg(long, value_name = "POLICY")]
+    placement: Option<Placement>,
+    #[command(flatten)]
+    sizes: Sizes,
     #[command(flatten)]
     keep: Keep,
 }
@@ -189,6 +196,12 @@ pub(crate) struct Set {
     /// has its own copy; for comparison only)
     #[arg(long, group = "property")]
     order: Option<Order>,
+    /// Where new data of the volume is placed, from now on: anywhere, contiguous, share,
+    /// snap-aware, or pool (as the pool)
+    #[arg(long, group = "property", value_name = "POLICY", value_parser = placement::Of::parse)]
+    placement: Option<placement::Of>,
+    #[command(flatten)]
+    sizes: Sizes,
     /// Space that its snapshots may take, in per cent of its size; the server warns when they
     /// take more
     #[arg(long, group = "property", value_name = "PERCENT")]
@@ -293,6 +306,7 @@ impl Create {
             method: self.method,
             cdp: self.keep.begin()?,
             on: self.on,
+            placement: self.placement.map(|policy| self.sizes.with(Some(policy))),
         };
         let created = session.client.create_volume(&new)?;
         session.output.show(&created, |v| format!("created {}, {}", v.name, Size(v.size)))
@@ -305,6 +319,7 @@ impl Set {
             read_only: (self.read_only || self.writable).then_some(self.read_only),
             method: self.method,
             order: self.order,
+            placement: self.placement.map(|of| self.sizes.with(of.own())),
             snapshot_reserve: self.snapshot_reserve,
             auto_delete: self.auto_delete,
             nbd: self.nbd,
@@ -314,7 +329,17 @@ impl Set {
         session.output.show(&session.client.patch_volume(&self.name, &patch)?, |v| {
             let order = if v.order == Order::Independent { ", independent" } else { "" };
             let nbd = if v.nbd { "" } else { ", not over NBD" };
-            format!("{} is now {}, {}{order}, {}{nbd}", v.name, access(v), v.method.name(), history(v))
+            let placed = match v.placement {
+                Some(_) => format!(", placed {}", placement::of_volume(v)),
+                None => String::new(),
+            };
+            format!(
+                "{} is now {}, {}{order}, {}{nbd}{placed}",
+                v.name,
+                access(v),
+                v.method.name(),
+                history(v)
+            )
         })
     }
 }
@@ -394,6 +419,11 @@ fn state(v: &Volume) -> &'static str {
     }
 }
 
+/// Returns the placement that the volume has of its own.
+fn placed(v: &Volume) -> &'static str {
+    v.placement.map_or("-", |own| own.policy.name())
+}
+
 const COLUMNS: &[Column<Volume>] = &[
     Column { name: "name", usual: true, cell: |v| Cell::text(&v.name) },
     Column { name: "size", usual: true, cell: |v| Cell::Size(Some(v.size)) },
@@ -406,6 +436,7 @@ const COLUMNS: &[Column<Volume>] = &[
     Column { name: "block", usual: false, cell: |v| Cell::number(v.block_size.into()) },
     Column { name: "method", usual: false, cell: |v| Cell::text(v.method.name()) },
     Column { name: "on", usual: false, cell: |v| Cell::text(v.on.as_deref().unwrap_or("-")) },
+    Column { name: "placement", usual: false, cell: |v| Cell::text(placed(v)) },
     Column { name: "nbd", usual: false, cell: |v| Cell::text(if v.nbd { "yes" } else { "no" }) },
     Column { name: "labels", usual: false, cell: |v| Cell::text(labels_of(v)) },
     Column { name: "reads", usual: false, cell: |v| Cell::number(v.stats.reads) },
@@ -439,6 +470,7 @@ fn details(v: &Volume, session: &Session) -> String {
         ("access", access(v).into()),
         ("nbd", if v.nbd { "yes" } else { "no" }.into()),
         ("on", v.on.clone().unwrap_or_else(|| "all that are not dedicated".into())),
+        ("placement", placement::of_volume(v)),
         ("method", v.method.name().into()),
         ("order", v.order.name().into()),
         (

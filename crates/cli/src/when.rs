@@ -191,6 +191,11 @@ impl Here {
         }
     }
 
+    /// Returns the day of a time.
+    pub(crate) fn day(&self, time: Timestamp) -> String {
+        time.to_zoned(self.zone.clone()).strftime("%Y-%m-%d").to_string()
+    }
+
     /// Returns a time for a line of its own: as in tables, with its offset from UTC.
     pub(crate) fn stamp(&self, time: Timestamp) -> String {
         match self.precise {

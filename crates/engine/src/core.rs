@@ -113,8 +113,9 @@ pub(crate) struct SharedPositions {
     pub(crate) batches: AtomicU64,
     pub(crate) bytes: AtomicU64,
     pub(crate) allocated: AtomicU64,
-    /// The place of a slot depends on the chunk that it is for. No slots are lent then, because a
-    /// lent slot lies somewhere before its chunk is known.
+    /// The place of a slot depends on the chunk that it is for, in branches without a placement of
+    /// their own. No slots are lent to them then, because a lent slot lies somewhere before its
+    /// chunk is known.
     pub(crate) placed_by_chunk: AtomicBool,
     /// Bytes that references name which are not in place yet.
     pub(crate) referred: AtomicU64,

@@ -250,6 +250,11 @@ impl SnapAware {
 }
 
 impl Placement {
+    /// Returns whether the place of a slot depends on the chunk that it is for.
+    pub(crate) fn is_by_chunk(self) -> bool {
+        matches!(self, Placement::Share | Placement::SnapAware(_))
+    }
+
     /// Refuses sizes that no pool can have.
     pub(crate) fn check(self) -> Result<()> {
         match self {
@@ -258,6 +263,12 @@ impl Placement {
         }
     }
 }
+
+/// The weight, in per cent, of a physical volume whose whole size counts for the placement `share`.
+pub const FULL_WEIGHT: u32 = 100;
+
+/// The largest weight of a physical volume, in per cent of its size.
+pub const MAX_WEIGHT: u32 = 1000;
 
 /// The largest number of extents of a slice and its gap.
 const MAX_REGION: u32 = 1 << 20;

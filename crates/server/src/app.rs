@@ -21,6 +21,7 @@ use crate::progress::SeenTasks;
 use crate::receivers::Receivers;
 use crate::schedule::state::Schedules;
 use crate::settings::{Prices, TrashTimes};
+use crate::space_trend::SpaceTrend;
 use crate::stream_places::StreamPlaces;
 use crate::traces::Traces;
 use crate::views::Views;
@@ -74,6 +75,8 @@ pub(crate) struct App {
     pub(crate) sampler: Sampler,
     /// When volumes were last written to.
     pub(crate) last_changes: LastChanges,
+    /// How fast the pool fills up.
+    pub(crate) space_trend: Arc<SpaceTrend>,
     /// What was seen of background tasks.
     pub(crate) seen_tasks: SeenTasks,
     /// The exports that run.

@@ -70,6 +70,37 @@ fn placement_of(placement: Placement) -> api::Placement {
     }
 }
 
+/// Converts the placement that a volume has of its own, in a pool with extents of this size.
+pub(crate) fn volume_placement(placement: Placement, extent_size: u64) -> api::VolumePlacement {
+    let (slice_size, gap_size) = sizes_of(placement, extent_size);
+    api::VolumePlacement { policy: placement_of(placement), slice_size, gap_size }
+}
+
+/// Converts the placement that a volume is to have of its own: see [`placement`]. `None`: that of
+/// the pool.
+pub(crate) fn own_placement(patch: &api::PatchPlacement, extent_size: u64) -> Result<Option<Placement>> {
+    let sizes = (patch.slice_size, patch.snapshots, patch.snapshot_percent);
+    match patch.policy {
+        Some(policy) => placement(policy, extent_size, sizes).map(Some),
+        None if sizes == (None, None, None) => Ok(None),
+        None => {
+            let text = "set sizes of a placement: name the placement, too";
+            Err(Error::new(ErrorKind::Invalid, text))
+        }
+    }
+}
+
+/// Returns the sizes of a slice and of its gap in bytes, under the snap-aware placement.
+fn sizes_of(placement: Placement, extent_size: u64) -> (Option<u64>, Option<u64>) {
+    match placement {
+        Placement::SnapAware(of) => {
+            let bytes = |extents: u32| Some(u64::from(extents) * extent_size);
+            (bytes(of.slice), bytes(of.gap))
+        }
+        _ => (None, None),
+    }
+}
+
 /// Converts a placement, for a pool with extents of this size. Sizes of the placement `snap-aware`
 /// that are not given have their defaults.
 pub(crate) fn placement(
@@ -95,18 +126,15 @@ pub(crate) fn placement(
 }
 
 pub(crate) fn pool(info: &PoolInfo, stats: &PoolStats, index: IndexSize) -> api::Pool {
-    let sizes = match info.placement {
-        Placement::SnapAware(sizes) => Some(sizes),
-        _ => None,
-    };
-    let bytes = |extents: u32| u64::from(extents) * info.config.extent_size;
+    let (slice_size, gap_size) = sizes_of(info.placement, info.config.extent_size);
     api::Pool {
         uuid: info.uuid.to_string(),
         extent_size: info.config.extent_size,
         atomic_unit: info.config.atomic_unit,
         placement: placement_of(info.placement),
-        slice_size: sizes.map(|sizes| bytes(sizes.slice)),
-        gap_size: sizes.map(|sizes| bytes(sizes.gap)),
+        slice_size,
+        gap_size,
+        filling: None,
         capacity: info.capacity,
         used: info.used,
         available: info.available,
@@ -199,6 +227,7 @@ pub(crate) fn pv(info: &PvInfo) -> api::Pv {
         draining: info.draining,
         dedicated: info.dedicated.is_some(),
         available: info.dedicated.map(|space| space.available),
+        weight: info.weight,
         failure: info.failure.clone(),
         layout: info.layout.as_ref().map(layout),
     }
@@ -326,6 +355,7 @@ pub(crate) fn volume(info: &VolumeInfo) -> api::Volume {
         auto_delete: info.policy.auto_delete,
         importing: info.importing,
         on: None,
+        placement: None,
         nbd: true,
         inherited: None,
         cdp: info.cdp.as_ref().map(cdp_settings),

@@ -27,6 +27,7 @@ use crate::periodic::Worker;
 use crate::progress::SeenTasks;
 use crate::schedule::state::Schedules;
 use crate::settings::Settings;
+use crate::space_trend::{self, SpaceTrend};
 use crate::traces::Traces;
 use crate::views::Views;
 use crate::web::{Web, WebConfig};
@@ -250,6 +251,7 @@ async fn run(
         latencies,
         sampler: Sampler::new(),
         last_changes: LastChanges::default(),
+        space_trend: Arc::new(SpaceTrend::open(&own)),
         seen_tasks: SeenTasks::default(),
         exports: RunningExports::default(),
         streams: Arc::default(),
@@ -322,6 +324,7 @@ fn start_workers(app: &Arc<App>) -> Result<Vec<Worker>, ErrorBody> {
         anchor_tuner::start(app.pool.clone(), app.prices).map_err(|e| failed("anchor", e))?,
         backups::start(app.pool.clone(), app.backups.clone()).map_err(|e| failed("backup", e))?,
         live::start(app.clone()).map_err(|e| failed("live", e))?,
+        space_trend::start(app.pool.clone(), app.space_trend.clone()).map_err(|e| failed("space", e))?,
         tasks::start(app.clone()).map_err(|e| failed("tasks", e))?,
         trash::start(app.clone()).map_err(|e| failed("trash", e))?,
         notices::start(app.clone()).map_err(|e| failed("notice", e))?,

@@ -11,7 +11,7 @@
 //! The checked file is held until the request has used it, so that no other file can replace it.
 
 use crate::identity::{tokens, users};
-use crate::{audit, certificate, groups, iscsi, schedule, views};
+use crate::{audit, certificate, groups, iscsi, schedule, space_trend, views};
 use hindcast_api::{ErrorBody, ErrorKind};
 use hindcast_engine::disk::{Bound, Hold, Look};
 use hindcast_engine::pool::{Origin, Pool};
@@ -257,6 +257,7 @@ fn is_known(name: &OsStr) -> bool {
         tokens::STORED.0,
         users::STORED.0,
         certificate::STORED.0,
+        space_trend::FILE,
     ];
     let suffixes = [".new", ".sock", ".state"];
     engine.iter().chain(&server).any(|prefix| name.starts_with(prefix))

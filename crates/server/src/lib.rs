@@ -63,6 +63,7 @@ mod scheduler;
 mod settings;
 mod severities;
 mod snapshots;
+mod space_trend;
 mod stream_places;
 mod tasks;
 #[cfg(test)]

@@ -298,6 +298,11 @@ impl SimDir {
         lost
     }
 
+    /// Returns whether a bit of data was ever flipped.
+    pub(crate) fn has_rotten(&self) -> bool {
+        !self.0.lock().rotten.is_empty()
+    }
+
     /// Flips a bit of the file `name` on the medium, in a page that holds data of writes to volumes
     /// as a whole, and that has no changes that are not durable. The search begins at a page that
     /// `pick` selects. Returns what the page held: (sector of the volume, stamp).

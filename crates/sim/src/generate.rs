@@ -305,7 +305,7 @@ impl Generator {
             Kind::Shape => self.shape(vol),
             Kind::Delete if self.rand.percent(40) => Op::Release(vol),
             Kind::Delete => Op::Delete { vol, force: self.rand.percent(50) },
-            Kind::Pv => self.pv(),
+            Kind::Pv => self.pv(vol),
             Kind::Reopen if self.rand.percent(50) => Op::Reopen(None),
             Kind::Reopen => Op::Reopen(Some(self.rand.pick(&PowerLoss::ALL))),
             Kind::Check if self.rand.percent(50) => Op::Check,

@@ -209,7 +209,12 @@ impl Run {
             );
             let policy =
                 PolicyModel { percent: info.policy.reserve_percent, auto_delete: info.policy.auto_delete };
-            let manner = Manner { method: Some(info.method), order: Some(info.order), cdp: Some(info.cdp) };
+            let manner = Manner {
+                method: Some(info.method),
+                order: Some(info.order),
+                cdp: Some(info.cdp),
+                placement: Some(info.placement),
+            };
             volume = volume.with(policy, self.found_import(&info.name)?, manner);
             volume.labels = info.labels;
             volume.trashed = trashed.contains(&info.uuid);

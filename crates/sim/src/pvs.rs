@@ -1,7 +1,7 @@
 //! Physical volumes: they are added, removed, and fail.
 
 use crate::disk::Failing;
-use crate::oracle::VolumeModel;
+use crate::oracle::{Effect, Manner, VolId, VolumeModel};
 use crate::perform::Answer;
 use crate::run::{Outcome, Run};
 use crate::survive;
@@ -30,6 +30,8 @@ impl Run {
                 let result = survive(|| pool.set_placement(*placement));
                 self.durably(result, &[]).map(drop)
             }
+            Op::VolumePlacement(vol, placement) => self.place_volume(*vol, *placement),
+            Op::Weight(pick, weight) => self.weigh_pv(*pick, *weight),
             Op::Rebalance(on) => self.rebalance(*on),
             Op::EnableFeature => self.enable_features(),
             Op::BadReads => self.bad_reads(),
@@ -80,6 +82,21 @@ impl Run {
             Answer::Refused(_) => {}
         }
         Ok(())
+    }
+
+    fn place_volume(&mut self, vol: VolId, placement: Option<Placement>) -> Outcome<()> {
+        let name = self.volume_name(vol)?;
+        let said = Manner { placement: Some(placement), ..Manner::default() };
+        let set = |pool: &Arc<Pool>| pool.set_volume_placement(&name, placement).map(drop);
+        self.control(Effect::Manner(vol, said), &[], set).map(drop)
+    }
+
+    fn weigh_pv(&mut self, pick: u64, weight: u32) -> Outcome<()> {
+        let Some(path) = self.pick_pv(pick) else { return Ok(()) };
+        self.make_room(4096)?;
+        let pool = self.pool()?;
+        let result = survive(|| pool.set_weight(&path, weight).map(drop));
+        self.durably(result, &[]).map(drop)
     }
 
     /// Begins or stops a rebalancing. No content that a volume or snapshot shows changes, and no

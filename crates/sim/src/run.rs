@@ -324,7 +324,9 @@ impl Run {
             return self.damage();
         }
         // These draws come from a copy, so that they do not change the other draws.
-        if self.rand.clone().percent(8) {
+        // Accepting a loss of the journal drops the sums, and with them the knowledge of what is
+        // rotten.
+        if self.rand.clone().percent(8) && !self.dir.has_rotten() {
             return self.harm_journal(&mut generator);
         }
         if self.rand.clone().percent(18) && self.rest()? {

@@ -5,6 +5,7 @@ mod failures;
 mod histories;
 mod kept;
 mod layouts;
+mod placements;
 mod references;
 mod repair;
 mod turns;
@@ -140,7 +141,8 @@ pub fn scripts() -> Vec<Script> {
         by_reference("reference-dead-branch", references::dead_branch()),
         by_reference("reference-flush-then-inline", references::flush_then_inline()),
         by_reference("reference-drain", references::drain()),
-        script("share", 4096, share()),
+        script("share", 4096, placements::share()),
+        script("own-placements", 4096, placements::own()),
     ];
     // Each second script has sums. `sim --enumerate --sums` gives them to all.
     all.iter_mut().skip(1).step_by(2).for_each(|script| script.sums = true);
@@ -265,28 +267,6 @@ fn physical_volumes() -> Vec<Op> {
         Op::Settle,
         Op::RemovePv(0),
         write(0, 100 * KIB, true),
-        Op::Drain,
-    ]
-}
-
-/// Data of a volume with a snapshot moves to the places that Share gives it: after the placement is
-/// changed, and when a physical volume comes.
-fn share() -> Vec<Op> {
-    vec![
-        volume("a", 512 * KIB, 4 * KIB, 512),
-        write(0, 120 * KIB, false),
-        Op::Drain,
-        freeze(1, "s"),
-        write(64 * KIB, 64 * KIB, false),
-        Op::Placement(Placement::Share),
-        Op::Drain,
-        Op::Rebalance(true),
-        Op::Maintain(1),
-        write(110 * KIB, 64 * KIB, false),
-        Op::Settle,
-        Op::AddPv { size: (1 << 20) + 30 * 64 * KIB, device: false },
-        Op::Settle,
-        write(0, 32 * KIB, true),
         Op::Drain,
     ]
 }

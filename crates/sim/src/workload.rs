@@ -272,6 +272,10 @@ pub enum Op {
     RemovePv(u64),
     /// Changes the placement.
     Placement(Placement),
+    /// Sets the placement of a volume. `None`: that of the pool.
+    VolumePlacement(VolId, Option<Placement>),
+    /// Sets the weight of a physical volume. The number selects it in the list.
+    Weight(u64, u32),
     /// Begins to rebalance the pool, or stops that.
     Rebalance(bool),
     /// Upgrades the pool, with a feature that pools do not have at first.
@@ -340,6 +344,7 @@ impl Op {
             | Op::Method(vol, _)
             | Op::Relocate(vol)
             | Op::Order(vol, _)
+            | Op::VolumePlacement(vol, _)
             | Op::Flatten(vol, _)
             | Op::Policy(vol, ..)
             | Op::CancelImport(vol)

@@ -105,6 +105,7 @@ const SERVER: Layers<'_> = Layers {
         "data_directory",
         "schedule",
         "groups",
+        "space_trend",
         "held_names",
         "views",
         "file_readers",

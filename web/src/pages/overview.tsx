@@ -5,6 +5,7 @@ import { events } from '../api/events';
 import { KEPT_RATES, live, poolRates } from '../api/live';
 import { useResource } from '../api/resource';
 import type { Health, Pool, Status, Task, Volume } from '../api/schema';
+import { fullDay } from '../lib/filling';
 import { byteRate, bytes, latency, percent, perSecond } from '../lib/format';
 import { parseTime } from '../lib/time';
 import { Badge, Card, Empty, Failure, Meter, PageHead, Skeleton, Time } from '../parts/basics';
@@ -86,6 +87,7 @@ function Figures() {
             label={`${percent(pool.used, pool.capacity)} of the pool is used`}
           />
         )}
+        {pool?.filling?.full_at && <span class="soft">{fullDay(pool.filling)}</span>}
       </Figure>
       <Figure name="Reads" value={rates ? perSecond(rates.reads) : '–'} unit="per second">
         <span class="soft">{rates && byteRate(rates.read_bytes)}</span>

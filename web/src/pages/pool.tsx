@@ -6,6 +6,7 @@ import { reload, reloadAll, useResource } from '../api/resource';
 import type { Pool, Pv, PvLayout, Scrub } from '../api/schema';
 import { may } from '../api/session';
 import { hindcast } from '../lib/command';
+import { dailyRate, fullDay } from '../lib/filling';
 import { byteRate, bytes, count, parseSize, percent, sizeArgument } from '../lib/format';
 import { Badge, Button, Card, Failure, Meter, PageHead, Pairs, Skeleton, Time } from '../parts/basics';
 import { FormDialog, openDialog } from '../parts/dialog';
@@ -55,6 +56,8 @@ function Space({ pool }: { pool: Pool }) {
           of={[
             ['Used', `${bytes(pool.used)}, ${percent(pool.used, pool.capacity)} of ${bytes(pool.capacity)}`],
             ['Free', bytes(pool.available)],
+            ['Taken', dailyRate(pool.filling)],
+            ['Full', fullDay(pool.filling)],
             ['Provisioned', `${bytes(pool.provisioned)} in ${count(pool.volumes)} volumes`],
             ['Reserved', bytes(pool.reserved)],
           ]}
@@ -79,6 +82,7 @@ function PhysicalVolumes() {
               <strong>{pv.path}</strong>
               <span class="soft">number {pv.id}</span>
               {pv.dedicated && <Badge tone="b">only for volumes on it</Badge>}
+              {pv.weight !== undefined && pv.weight !== 100 && <Badge tone="b">weight {pv.weight} %</Badge>}
               {pv.draining && <Badge tone="b">{pv.used > 0 ? 'draining' : 'empty'}</Badge>}
               {pv.failure && <Badge tone="full">failed: {pv.failure}</Badge>}
               <span class="push line">

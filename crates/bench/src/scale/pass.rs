@@ -259,7 +259,9 @@ impl Pass {
     /// first.
     fn destage(&self) -> Result<f64> {
         let (sequenced, _) = self.positions()?;
-        let (_, took) = timed(|| self.api().patch_pv(&self.pv, &PatchPv { draining: false }))?;
+        let (_, took) = timed(|| {
+            self.api().patch_pv(&self.pv, &PatchPv { draining: Some(false), ..PatchPv::default() })
+        })?;
         let (_, destaged) = self.positions()?;
         ensure!(destaged >= sequenced, "the server carried out {destaged} of {sequenced} records");
         self.deadline.check()?;

@@ -113,6 +113,7 @@ fn physical_volumes_come_and_go() {
 
     assert_eq!(server.json(&["pool", "set", "--placement", "contiguous"])["placement"], "contiguous");
     assert_eq!(server.json(&["pool", "show"])["placement"], "contiguous");
+    assert!(server.ok(&["pool", "show"]).contains("full         not known before a day has passed"));
 }
 
 #[test]
@@ -123,7 +124,7 @@ fn a_pool_is_spread_over_its_physical_volumes() {
         let (code, text) = server.fails(args);
         assert!(code > 0 && text.contains(part), "{code} {text}");
     };
-    refused(&["pool", "rebalance"], "its placement is not share");
+    refused(&["pool", "rebalance"], "neither its placement nor that of a volume is share");
     server.ok(&["pool", "set", "--placement", "share"]);
     server.ok(&["pool", "add", "pv-1.img", "--size", "64M"]);
     let done = server.json(&["pool", "rebalance", "--rate", "100M", "--wait"]);
@@ -140,6 +141,56 @@ fn a_pool_is_spread_over_its_physical_volumes() {
     assert!(text.contains("snap-aware, slices of 1 MiB and gaps of 448 KiB"), "{text}");
     refused(&["pool", "set", "--placement", "share", "--snapshots", "4"], "only snap-aware has slices");
     refused(&["pool", "set", "--placement", "snap-aware", "--snapshots", "0"], "at least one extent");
+}
+
+#[test]
+fn volumes_have_placements_and_disks_have_weights() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path());
+    server.ok(&["pool", "add", "p", "--size", "40M"]);
+    let create = ["volume", "create", "db", "--size", "64M", "--placement", "snap-aware"];
+    let sizes = ["--slice-size", "8M", "--snapshots", "2", "--snapshot-percent", "25"];
+    let made = server.json(&[&create[..], &sizes].concat());
+    let extent = server.json(&["pool", "show"])["extent_size"].as_u64().unwrap();
+    let gap = (4_u64 << 20).next_multiple_of(extent);
+    let placement = json!({"policy": "snap-aware", "slice_size": 8 << 20, "gap_size": gap});
+    assert_eq!(made["placement"], placement);
+    assert!(server.ok(&["volume", "show", "db"]).contains("snap-aware, slices of 8 MiB and gaps of"));
+    server.ok(&["volume", "create", "other", "--size", "64M"]);
+    assert!(server.ok(&["volume", "show", "other"]).contains("that of the pool"));
+    let said = server.ok(&["volume", "set", "db", "--placement", "share"]);
+    assert!(said.contains("placed share"), "{said}");
+    let table = server.ok(&["volume", "list", "-o", "name,placement"]);
+    assert!(table.contains("db     share\nother  -"), "{table}");
+    server.ok(&["pool", "rebalance", "--wait"]);
+    server.ok(&["snapshot", "create", "db@s"]);
+    server.ok(&["clone", "create", "db@s", "copy"]);
+    assert_eq!(server.json(&["volume", "show", "copy"])["placement"]["policy"], "share");
+    server.ok(&["volume", "set", "db", "--placement", "pool"]);
+    assert_eq!(server.json(&["volume", "show", "db"])["placement"], Value::Null);
+
+    let weighed = server.json(&["pool", "weight", "p", "50"]);
+    assert_eq!((&weighed["path"], &weighed["weight"]), (&json!("p"), &json!(50)));
+    let pvs = server.ok(&["pool", "pvs", "-o", "path,weight"]);
+    assert!(pvs.contains("p         50") || pvs.contains(" 50\n"), "{pvs}");
+
+    let sized = ["volume", "set", "db", "--placement", "pool", "--snapshots", "4"];
+    let refusals: [(&[&str], i32, &str); 6] = [
+        (&["volume", "create", "x", "--size", "1M", "--placement", "near"], 2, "snap-aware"),
+        (&["volume", "set", "db", "--placement", "near"], 2, "or pool"),
+        (&["volume", "set", "db", "--slice-size", "8M"], 2, "--placement"),
+        (&sized, 2, "name the placement, too"),
+        (&["pool", "weight", "p", "0"], 2, "1..=1000"),
+        (&["pool", "weight", "q", "50"], 3, "does not exist"),
+    ];
+    for (args, code, part) in refusals {
+        let (found, message) = server.fails(args);
+        assert!(found == code && message.contains(part), "{args:?}: {found} {message}");
+    }
+    // What can't be made is not half made.
+    let none = ["volume", "create", "x", "--size", "1M", "--placement", "snap-aware", "--snapshots", "0"];
+    assert!(server.fails(&none).1.contains("at least one extent"));
+    assert_eq!(server.fails(&["volume", "show", "x"]).0, 3);
 }
 
 #[test]

@@ -310,7 +310,7 @@ fn a_volume_has_a_layout_for_itself() {
         server.ok(&["volume", "delete", volume, "--now", "--force"]);
     }
     let until = Instant::now() + Duration::from_secs(30);
-    while !server.run(&["pool", "remove", "mirror:m1"]).status.success() {
+    while !server.run(&["pool", "remove", "m1"]).status.success() {
         assert!(Instant::now() < until, "{:?}", server.fails(&["pool", "remove", "mirror:m1"]));
         std::thread::sleep(Duration::from_millis(50));
     }

@@ -15,7 +15,7 @@ use crate::error::{Result, conflict, not_found};
 use crate::generation::Generation;
 use crate::ids::{BranchId, Chunk, Epoch, VolumeId};
 use crate::info::VolumeInfo;
-use crate::settings::{LONG_DISCARD, Method, Order, SnapshotPolicy};
+use crate::settings::{LONG_DISCARD, Method, Order, Placement, SnapshotPolicy};
 use crate::staging::Staging;
 use crate::throttle::Debt;
 use counters::{PreserveCounters, VolumeCounters};
@@ -64,6 +64,8 @@ pub(crate) struct Branch {
     pub(crate) frozen: RwLock<BTreeSet<Epoch>>,
     method: AtomicU8,
     independent: AtomicBool,
+    /// The placement of the branch's slots; `None`: that of the pool.
+    placement: RwLock<Option<Placement>>,
     /// Moves before a place that a snapshot may be read from is overwritten (copy-on-write).
     pub(crate) generation: Generation,
     pub(crate) staging: Arc<Staging>,
@@ -175,6 +177,7 @@ impl Branch {
             frozen: RwLock::new(BTreeSet::new()),
             method: AtomicU8::new(0),
             independent: AtomicBool::new(record.order == Order::Independent),
+            placement: RwLock::new(record.placement),
             generation: Generation::new(),
             cdp: BranchCdp::new(staging.waiting.clone()),
             staging,
@@ -247,6 +250,15 @@ impl Branch {
 
     pub(crate) fn set_order(&self, order: Order) {
         self.independent.store(order == Order::Independent, Ordering::Relaxed);
+    }
+
+    /// Returns the placement of the branch's slots; `None`: that of the pool.
+    pub(crate) fn placement(&self) -> Option<Placement> {
+        *self.placement.read()
+    }
+
+    pub(crate) fn set_placement(&self, placement: Option<Placement>) {
+        *self.placement.write() = placement;
     }
 
     pub(crate) fn method(&self) -> Method {
@@ -451,6 +463,7 @@ impl VolumeState {
             method: self.line.branch.method(),
             order: self.line.branch.order(),
             dedicated_pv: self.line.branch.area.dedicated(),
+            placement: self.line.branch.placement(),
             policy: *self.policy.read(),
             image: match self.line.external_base() {
                 Some(ExternalBase::Image(image)) => Some(image.record.path.clone()),

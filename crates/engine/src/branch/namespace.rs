@@ -390,6 +390,18 @@ impl Namespace {
         }
     }
 
+    /// Returns the placement that a branch has of its own.
+    pub(crate) fn placement_of(&self, branch: BranchId) -> Option<Placement> {
+        self.branches.get(&branch).and_then(|branch| branch.placement())
+    }
+
+    /// Returns whether Share places slots of the pool, or of a branch that has a placement of its
+    /// own.
+    pub(crate) fn shares(&self) -> bool {
+        let is_share = |placement| placement == Placement::Share;
+        is_share(self.placement) || self.branches.values().any(|of| of.placement().is_some_and(is_share))
+    }
+
     /// Returns the area of a dedicated physical volume: see [`Namespace::find_pv`].
     pub(crate) fn dedicated(&self, wanted: &str) -> Result<Area> {
         let pv = self.find_pv(wanted)?;

@@ -29,6 +29,9 @@ pub(crate) const PLACEMENTS: u64 = 512;
 /// Physical volumes may be dedicated, and branches may be on one of them. The bit is set before the
 /// first of them.
 pub(crate) const DEDICATED: u64 = 1024;
+/// Volumes may have a placement of their own, and physical volumes a weight. The bit is set before
+/// the first of them.
+pub(crate) const OWN_PLACEMENTS: u64 = 2048;
 
 /// How a feature is enabled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,7 +57,7 @@ pub(crate) struct Feature {
 }
 
 /// All bits that have a meaning, in ascending order.
-pub(crate) const FEATURES: [Feature; 11] = [
+pub(crate) const FEATURES: [Feature; 12] = [
     Feature {
         bit: REFERENCES,
         name: "references",
@@ -121,6 +124,12 @@ pub(crate) const FEATURES: [Feature; 11] = [
         about: "Physical volumes may serve only volumes that were made for them.",
         standing: Standing::Internal,
     },
+    Feature {
+        bit: OWN_PLACEMENTS,
+        name: "own-placements",
+        about: "Volumes may have a placement of their own, and physical volumes a weight.",
+        standing: Standing::Internal,
+    },
 ];
 
 /// The bits of the features that this build can handle.
@@ -182,6 +191,7 @@ mod tests {
                 (256, "trash"),
                 (512, "placements"),
                 (1024, "dedicated"),
+                (2048, "own-placements"),
             ]
         );
         assert!(FEATURES.iter().all(|f| f.bit.is_power_of_two() && f.about.ends_with('.')));
@@ -198,6 +208,7 @@ mod tests {
                 | TRASH
                 | PLACEMENTS
                 | DEDICATED
+                | OWN_PLACEMENTS
         );
     }
 

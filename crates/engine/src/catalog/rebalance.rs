@@ -1,6 +1,7 @@
 //! The progress of the pass that moves data to the places that Share gives it, as the catalog
 //! stores it.
 
+use super::features::OWN_PLACEMENTS;
 use super::store::db;
 use super::values::{Value, seal, unseal};
 use super::{Catalog, META, PageKey, Txn, VersionKey, decode};
@@ -107,10 +108,14 @@ impl Txn<'_> {
         self.put(META, REBALANCE, &record.encode())
     }
 
-    /// Begins a pass, if Share places slots: the physical volumes have changed. A pass that is
-    /// under way begins anew, with its rate.
+    /// Begins a pass, if Share places slots of the pool or of a branch: the physical volumes have
+    /// changed. A pass that is under way begins anew, with its rate.
     pub(crate) fn rebalance_if_shared(&mut self) -> Result<()> {
-        if self.superblock()?.placement != Placement::Share {
+        let is_share = |placement| placement == Placement::Share;
+        let superblock = self.superblock()?;
+        let has_own = superblock.features & OWN_PLACEMENTS != 0;
+        let own = if has_own { self.committed().branches()? } else { Vec::new() };
+        if !is_share(superblock.placement) && !own.iter().any(|(_, of)| of.placement.is_some_and(is_share)) {
             return Ok(());
         }
         let rate = self.committed().rebalance()?.rate;

@@ -4,7 +4,7 @@ use super::page::{Entry, Slot};
 use crate::area::Area;
 use crate::codec::{Reader, Writer, crc32c};
 use crate::ids::{BranchId, Epoch, Lsn, VolumeId};
-use crate::settings::{Method, Order, Placement, SnapAware, SnapshotPolicy};
+use crate::settings::{FULL_WEIGHT, Method, Order, Placement, SnapAware, SnapshotPolicy};
 use std::collections::BTreeMap;
 use uuid::Uuid;
 
@@ -103,26 +103,40 @@ pub(crate) struct PvRecord {
     pub(crate) draining: bool,
     /// Only branches that were made for the physical volume have slots there.
     pub(crate) dedicated: bool,
+    /// The part of its size that counts for Share, in per cent.
+    pub(crate) weight: u32,
 }
 
 impl PvRecord {
     /// Makes the record of a new physical volume.
     pub(crate) fn new(uuid: Uuid, path: String, extents: u32) -> PvRecord {
-        PvRecord { uuid, path, extents, draining: false, dedicated: false }
+        PvRecord { uuid, path, extents, draining: false, dedicated: false, weight: FULL_WEIGHT }
     }
 }
 
+/// Version 2 is of a dedicated physical volume, version 3 of any with a weight. The oldest version
+/// that can express the record is written.
 impl Value for PvRecord {
     fn encode(&self) -> Vec<u8> {
-        let version = if self.dedicated { 2 } else { 1 };
+        let version = match (self.weight, self.dedicated) {
+            (FULL_WEIGHT, false) => 1,
+            (FULL_WEIGHT, true) => 2,
+            _ => 3,
+        };
         seal(version, |w| {
             w.uuid(&self.uuid).string(&self.path).u32(self.extents).u8(self.draining as u8);
+            if version >= 3 {
+                w.u8(self.dedicated as u8).u32(self.weight);
+            }
         })
     }
     fn decode(bytes: &[u8]) -> Option<Self> {
-        let (mut r, version) = [1, 2].into_iter().filter_map(|v| Some((unseal(bytes, v)?, v))).next()?;
+        let (mut r, version) = [1, 2, 3].into_iter().filter_map(|v| Some((unseal(bytes, v)?, v))).next()?;
         let record = PvRecord::new(r.uuid()?, r.string()?, r.u32()?);
-        let value = PvRecord { draining: r.u8()? != 0, dedicated: version == 2, ..record };
+        let mut value = PvRecord { draining: r.u8()? != 0, dedicated: version == 2, ..record };
+        if version >= 3 {
+            (value.dedicated, value.weight) = (r.u8().filter(|flag| *flag < 2)? == 1, r.u32()?);
+        }
         r.end(value)
     }
 }
@@ -296,6 +310,8 @@ pub(crate) struct BranchRecord {
     pub(crate) fill: Option<FillRecord>,
     /// The physical volumes from which the branch takes its slots.
     pub(crate) area: Area,
+    /// The placement of the branch's slots; `None`: that of the pool.
+    pub(crate) placement: Option<Placement>,
 }
 
 impl BranchRecord {
@@ -314,6 +330,7 @@ impl BranchRecord {
             order,
             fill,
             area: Area::Common,
+            placement: None,
         }
     }
 
@@ -326,8 +343,9 @@ impl BranchRecord {
     }
 }
 
-/// Version 1 had neither base nor method, version 2 neither image nor fill, version 3 no moment.
-/// The oldest version that can express the record is written, but never version 1.
+/// Version 1 had neither base nor method, version 2 neither image nor fill, version 3 no moment,
+/// version 4 no dedicated physical volume, version 5 no placement. The oldest version that can
+/// express the record is written, but never version 1.
 impl Value for BranchRecord {
     fn encode(&self) -> Vec<u8> {
         let base = self.frozen().unwrap_or(Frozen { branch: BranchId(0), epoch: Epoch::NONE });
@@ -336,6 +354,7 @@ impl Value for BranchRecord {
             _ => None,
         };
         let version = match (self.area, self.base_at, image.is_some() || self.fill.is_some()) {
+            _ if self.placement.is_some() => 6,
             (Area::Common, None, false) => 2,
             (Area::Common, None, true) => 3,
             (Area::Common, Some(_), _) => 4,
@@ -356,18 +375,24 @@ impl Value for BranchRecord {
                     w.u64(fill.rate).u64(fill.page).u64(fill.copied);
                 }
             }
-            if version == 5 {
+            if version >= 5 {
                 w.u64(self.base_at.unwrap_or(Lsn::ZERO));
             } else if let Some(at) = self.base_at {
                 w.u64(at);
             }
+            if version >= 6 {
+                w.u8(self.area.dedicated().is_some() as u8);
+            }
             if let Area::Only(pv) = self.area {
                 w.u32(pv);
+            }
+            if let Some(placement) = self.placement {
+                put_placement(w, placement);
             }
         })
     }
     fn decode(bytes: &[u8]) -> Option<Self> {
-        let known = [5, 4, 3, 2, 1].into_iter();
+        let known = [6, 5, 4, 3, 2, 1].into_iter();
         let (mut r, version) = known.filter_map(|v| Some((unseal(bytes, v)?, v))).next()?;
         let (chunk_log2, dead, epoch, slots) = (r.u8()?, r.u8()? != 0, Epoch(r.u32()?), r.u64()?);
         let mut value =
@@ -394,9 +419,13 @@ impl Value for BranchRecord {
         if version == 4 {
             value.base_at = Some(Some(r.u64()?).filter(|at| *at != Lsn::ZERO)?);
         }
-        if version == 5 {
+        if version >= 5 {
             value.base_at = Some(r.u64()?).filter(|at| *at != Lsn::ZERO);
-            value.area = Area::Only(r.u32()?);
+            let is_dedicated = version == 5 || r.u8().filter(|flag| *flag < 2)? == 1;
+            value.area = if is_dedicated { Area::Only(r.u32()?) } else { Area::Common };
+        }
+        if version >= 6 {
+            value.placement = Some(take_placement(&mut r)?);
         }
         r.end(value)
     }

@@ -7,7 +7,7 @@ use crate::catalog::{BaseRecord, BranchRecord, Frozen, SnapshotRecord, Txn, deco
 use crate::codec::{Reader, Writer};
 use crate::error::Result;
 use crate::ids::{Epoch, Lsn, SnapshotId};
-use crate::settings::Method;
+use crate::settings::{Method, Placement};
 
 /// Keeps a moment of a volume as a snapshot. The snapshot is of a new branch that no volume writes
 /// to and that rests on the moment, like the branch of a recovered volume.
@@ -25,13 +25,15 @@ pub(crate) struct KeepMoment {
 }
 
 impl KeepMoment {
-    fn branch(&self) -> BranchRecord {
+    /// Returns the record of the branch, which inherits a placement.
+    fn branch(&self, placement: Option<Placement>) -> BranchRecord {
         let base = Some(BaseRecord::Frozen(self.base));
         BranchRecord {
             dead: true,
             epoch: self.snapshot.of.epoch.next(),
             base_at: Some(self.at),
             area: self.area,
+            placement,
             ..BranchRecord::new(self.chunk_log2, base, self.method)
         }
     }
@@ -66,14 +68,16 @@ impl Operation for KeepMoment {
     }
 
     fn apply(&self, names: &mut Namespace, _lsn: Lsn, _time: u64) -> Result<()> {
-        names.load_branch(self.snapshot.of.branch, &self.branch())?;
+        let placement = names.placement_of(self.base.branch);
+        names.load_branch(self.snapshot.of.branch, &self.branch(placement))?;
         names.load_snapshot(self.id, &self.snapshot)?;
         names.next_id = names.next_id.max(self.next_id());
         Ok(())
     }
 
     fn store(&self, txn: &mut Txn<'_>) -> Result<()> {
-        txn.put_branch(self.snapshot.of.branch, &self.branch())?;
+        let placement = txn.branch(self.base.branch)?.and_then(|base| base.placement);
+        txn.put_branch(self.snapshot.of.branch, &self.branch(placement))?;
         txn.put_snapshot(self.id, &self.snapshot)?;
         txn.change_superblock(|s| s.next_id = s.next_id.max(self.next_id()))
     }

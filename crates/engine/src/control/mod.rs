@@ -29,6 +29,7 @@ mod group;
 mod history;
 mod import;
 mod keep;
+mod placement;
 mod pv;
 mod rollback;
 mod snapshot;
@@ -124,7 +125,11 @@ operations! {
         6 => AddPv,
         7 => SetDraining,
         8 => RemovePv,
+    }
+    placement {
         9 => SetPlacement,
+        64 => SetVolumePlacement,
+        65 => SetWeight,
     }
     flatten {
         31 => SetFill,
@@ -300,6 +305,10 @@ pub(crate) enum FollowUp {
     RemovePv { pv: u32 },
     /// Places new slots so.
     SetPlacement(Placement),
+    /// Forgets where slices of a branch lie, because its placement has changed.
+    ForgetRegions { branch: BranchId },
+    /// Counts another part of a physical volume's size for Share.
+    SetWeight { pv: u32, weight: u32 },
     /// Fills branches from these records, or stops filling them: (branch, record).
     SetFill(Vec<(BranchId, Option<FillRecord>)>),
 }

@@ -1,16 +1,14 @@
-//! Operations on physical volumes, and on where new slots are placed.
+//! Operations on physical volumes.
 
 use super::{FollowUp, Operation, Preparation, put_area};
 use crate::area::Area;
 use crate::branch::namespace::Namespace;
-use crate::catalog::features::PLACEMENTS;
-use crate::catalog::{PvRecord, Txn, is_later, put_placement, take_placement};
+use crate::catalog::{PvRecord, Txn};
 use crate::codec::{Reader, Writer};
 use crate::core::Core;
 use crate::disk::OpenMode;
 use crate::error::{Error, Result, corrupt};
 use crate::ids::Lsn;
-use crate::settings::Placement;
 use crate::space::label::wipe;
 use crate::space::pv::Pv;
 use std::sync::Arc;
@@ -178,39 +176,5 @@ impl Core {
             });
             let _ = pv.wiped.set(wiped);
         }
-    }
-}
-
-/// Sets where new slots are placed from now on.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct SetPlacement {
-    pub(crate) placement: Placement,
-}
-
-impl Operation for SetPlacement {
-    fn put(&self, w: &mut Writer) {
-        w.u8(Self::KIND);
-        put_placement(w, self.placement);
-    }
-
-    fn take(r: &mut Reader<'_>) -> Option<Self> {
-        Some(SetPlacement { placement: take_placement(r)? })
-    }
-
-    fn apply(&self, names: &mut Namespace, _lsn: Lsn, _time: u64) -> Result<()> {
-        names.placement = self.placement;
-        Ok(())
-    }
-
-    fn store(&self, txn: &mut Txn<'_>) -> Result<()> {
-        txn.change_superblock(|s| {
-            s.placement = self.placement;
-            s.features |= if is_later(self.placement) { PLACEMENTS } else { 0 };
-        })
-    }
-
-    fn after(&self, _core: &Core, _lsn: Lsn, follow_ups: &mut Vec<FollowUp>) -> Result<()> {
-        follow_ups.push(FollowUp::SetPlacement(self.placement));
-        Ok(())
     }
 }

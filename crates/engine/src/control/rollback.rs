@@ -94,7 +94,8 @@ impl Operation for RollBack {
             b.dead = true;
         })?;
         let new = BranchRecord::new(was.chunk_log2, Some(BaseRecord::Frozen(*base)), was.method);
-        txn.put_branch(*branch, &BranchRecord { order: was.order, base_at: *at, area: *area, ..new })?;
+        let (order, placement) = (was.order, was.placement);
+        txn.put_branch(*branch, &BranchRecord { order, placement, base_at: *at, area: *area, ..new })?;
         txn.put_volume(*id, &VolumeRecord { branch: *branch, size: *size, import: None, ..volume })?;
         txn.change_superblock(|s| s.next_id = s.next_id.max(branch.0 + 1).max(undo_id.0 + 1))
     }
@@ -119,6 +120,7 @@ impl RollBack {
         let was = &old.line.branch;
         let record = BranchRecord {
             order: was.order(),
+            placement: was.placement(),
             base_at: *at,
             area: *area,
             ..BranchRecord::new(was.chunk_log2, Some(BaseRecord::Frozen(*base)), was.method())

@@ -55,7 +55,7 @@ fn add_pv(path: &str) -> Control {
     AddPv { pv: 3, uuid, path: path.into(), extents: 12, dedicated: false }.into()
 }
 
-fn every_kind() -> [Control; 35] {
+fn every_kind() -> [Control; 38] {
     let base = Frozen { branch: BranchId(2), epoch: Epoch(9) };
     let moment = Frozen { epoch: Epoch::NONE, ..base };
     let image = ImageRecord { path: "/i".into(), len: 1000, modified: 77, shown: 900 };
@@ -78,6 +78,9 @@ fn every_kind() -> [Control; 35] {
         SetPlacement { placement: Placement::Contiguous }.into(),
         SetPlacement { placement: Placement::Share }.into(),
         SetPlacement { placement: Placement::SnapAware(SnapAware { slice: 16, gap: 7 }) }.into(),
+        SetVolumePlacement { id: VolumeId(1), placement: None }.into(),
+        SetVolumePlacement { id: VolumeId(1), placement: Some(Placement::Share) }.into(),
+        SetWeight { pv: 3, weight: 50 }.into(),
         CreateSnapshots { snapshots: vec![(SnapshotId(5), snapshot(2)), (SnapshotId(6), snapshot(3))] }
             .into(),
         DeleteSnapshots { ids: vec![SnapshotId(5), SnapshotId(6)] }.into(),
@@ -140,6 +143,9 @@ fn golden_bytes() {
         "0901000000000000",
         "0902000000000000",
         "09031000000007000000000000000000",
+        "40010000000000000000000000000000",
+        "40010000000000000001020000000000",
+        "41030000003200000000000000000000",
         "0a02000500000000000000540001050505050505050505050505050505050100730100000000000000020000000000000009000000000000400000000000020000630000000000000000000000000000000000000000000000000000000f7e1faf060000000000000054000105050505050505050505050505050505010073010000000000000003000000000000000900000000000040000000000002000063000000000000000000000000000000000000000000000000000000a58a710b00",
         "0b0200050000000000000006000000000000000000000000",
         "0c050000000000000001007800000000",

@@ -11,7 +11,7 @@ use crate::codec::{Reader, Writer};
 use crate::core::Core;
 use crate::error::{Result, corrupt};
 use crate::ids::{Epoch, Lsn, SnapshotId, VolumeId};
-use crate::settings::Method;
+use crate::settings::{Method, Placement};
 use crate::staging::Range;
 use std::sync::atomic::Ordering;
 
@@ -120,9 +120,10 @@ impl CloneVolume {
         Some(CloneVolume { at, ..Self::take(r)? })
     }
 
-    fn branch(&self) -> BranchRecord {
+    /// Returns the record of the branch, which inherits a placement.
+    fn branch(&self, placement: Option<Placement>) -> BranchRecord {
         let record = BranchRecord::new(self.chunk_log2, Some(BaseRecord::Frozen(self.base)), self.method);
-        BranchRecord { base_at: self.at, area: self.area, ..record }
+        BranchRecord { base_at: self.at, area: self.area, placement, ..record }
     }
 }
 
@@ -147,11 +148,12 @@ impl Operation for CloneVolume {
     }
 
     fn apply(&self, names: &mut Namespace, _lsn: Lsn, _time: u64) -> Result<()> {
-        begin_volume(names, self.id, &self.volume, &self.branch())
+        begin_volume(names, self.id, &self.volume, &self.branch(names.placement_of(self.base.branch)))
     }
 
     fn store(&self, txn: &mut Txn<'_>) -> Result<()> {
-        store_new_volume(txn, self.id, &self.volume, &self.branch())
+        let placement = txn.branch(self.base.branch)?.and_then(|base| base.placement);
+        store_new_volume(txn, self.id, &self.volume, &self.branch(placement))
     }
 }
 

@@ -68,16 +68,21 @@ impl Destager {
             FollowUp::SetDraining { pv, draining } => {
                 self.apply_draining(state, pv, draining, true);
                 if !draining {
-                    Self::pvs_changed(state);
+                    self.pvs_changed(state);
                 }
             }
             FollowUp::RemovePv { pv } => {
                 self.apply_draining(state, pv, true, true);
                 state.allocator.remove_pv(pv);
                 self.core.close_removed(pv);
-                Self::pvs_changed(state);
+                self.pvs_changed(state);
             }
             FollowUp::SetPlacement(placement) => state.allocator.set_placement(placement),
+            FollowUp::SetWeight { pv, weight } => {
+                state.allocator.set_weight(pv, weight);
+                self.pvs_changed(state);
+            }
+            FollowUp::ForgetRegions { branch } => state.allocator.forget_regions(branch),
             FollowUp::SetFill(branches) => {
                 for (id, record) in branches {
                     match record {
@@ -92,8 +97,8 @@ impl Destager {
 
     /// Begins to move data to the places that Share gives it now. The operation's commit has that,
     /// too.
-    fn pvs_changed(state: &mut BackgroundState) {
-        if state.allocator.shares() {
+    fn pvs_changed(&self, state: &mut BackgroundState) {
+        if self.core.names.read().shares() {
             state.rebalancing.begin(None);
         }
     }
@@ -107,7 +112,7 @@ impl Destager {
         self.core.space.change_capacity((state.allocator.area(pv), extents.into()), &change, true);
         self.measure_backing(state);
         state.evacuated = false;
-        Self::pvs_changed(state);
+        self.pvs_changed(state);
         // The physical volume may have failed when it was opened.
         self.leave_failed(state);
         Ok(())
@@ -120,6 +125,6 @@ impl Destager {
         self.core.space.change_capacity((state.allocator.area(pv), total), &change, true);
         self.measure_backing(state);
         state.evacuated = false;
-        Self::pvs_changed(state);
+        self.pvs_changed(state);
     }
 }

@@ -2,10 +2,12 @@
 
 use super::state::BackgroundState;
 use crate::area::{Area, SlotKind};
+use crate::branch::Branch;
 use crate::core::Core;
 use crate::destage::Destager;
 use crate::error::Result;
 use crate::journal::reference::CHUNK_LOG2;
+use crate::settings::Placement;
 use crate::shortage::Task;
 use crate::space::lent::Demand;
 use std::collections::BTreeMap;
@@ -45,12 +47,17 @@ struct Wanted {
 const PAUSE: u64 = 1_000_000_000;
 
 impl Core {
-    /// Returns whether the pool may write by reference: the option is set, the pool has the
-    /// feature, and the place of a slot does not depend on its chunk.
+    /// Returns whether the pool may write by reference: the option is set, and the pool has the
+    /// feature.
     pub(crate) fn writes_by_reference(&self) -> bool {
-        self.options.direct_min.is_some()
-            && self.has_feature(crate::catalog::features::REFERENCES)
-            && !self.positions.placed_by_chunk.load(Ordering::Relaxed)
+        self.options.direct_min.is_some() && self.has_feature(crate::catalog::features::REFERENCES)
+    }
+
+    /// Returns whether the place of a branch's slots depends on the chunks. Nothing is written by
+    /// reference then.
+    pub(crate) fn places_by_chunk(&self, branch: &Branch) -> bool {
+        let of_pool = || self.positions.placed_by_chunk.load(Ordering::Relaxed);
+        branch.placement().map_or_else(of_pool, Placement::is_by_chunk)
     }
 
     /// Returns whether clients write so much that a large write should go by reference. A burst
@@ -99,9 +106,11 @@ impl Destager {
 
     fn try_lend(&self, state: &mut BackgroundState) -> Result<()> {
         let by_chunk = state.allocator.places_by_chunk();
-        self.core.positions.placed_by_chunk.store(by_chunk, Ordering::Relaxed);
-        if by_chunk && self.core.lent.bytes() > 0 {
-            return self.recall_all(state).map(drop);
+        let was_by_chunk = self.core.positions.placed_by_chunk.swap(by_chunk, Ordering::Relaxed);
+        if by_chunk && !was_by_chunk {
+            // Only volumes with another placement of their own want slots from now on.
+            self.core.lent.look().for_each(drop);
+            self.recall_all(state)?;
         }
         if !self.core.writes_by_reference() || !state.allocator.is_clean() {
             return Ok(());

@@ -114,7 +114,7 @@ pub(super) struct Target<'a> {
 impl Target<'_> {
     /// A request for a slot for content of the chunk.
     pub(super) fn slot_request(&self, class: Class) -> SlotRequest {
-        SlotRequest::new(class, self.branch.kind(), self.branch.id, self.chunk)
+        SlotRequest::new(class, self.branch, self.chunk)
     }
 
     /// Returns the slot behind which the new slot is placed. Preserved or redirected content leaves

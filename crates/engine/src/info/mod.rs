@@ -46,6 +46,8 @@ pub struct VolumeInfo {
     pub order: Order,
     /// The number of the dedicated physical volume that the volume is on.
     pub dedicated_pv: Option<u32>,
+    /// The placement of the volume's new slots; `None`: that of the pool.
+    pub placement: Option<Placement>,
     /// The policy for the space of the volume's snapshots.
     pub policy: SnapshotPolicy,
     /// The path of the image that the volume rests on, directly or through snapshots.

@@ -18,6 +18,8 @@ pub struct PvInfo {
     pub used: u64,
     /// New slots are placed elsewhere, and data is being moved away.
     pub draining: bool,
+    /// The part of its size that counts for the placement `share`, in per cent.
+    pub weight: u32,
     /// The space for the volumes that were made for it. `None`: it is not dedicated.
     pub dedicated: Option<DedicatedSpace>,
     /// Number of reads that failed since the pool was opened.

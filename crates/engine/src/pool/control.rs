@@ -6,18 +6,20 @@ use super::trash::check_unused;
 use crate::area::Area;
 use crate::branch::namespace::{Namespace, check_deletable, check_name, check_size};
 use crate::branch::{Branch, VolumeState};
-use crate::catalog::features::{DEDICATED, PLACEMENTS};
+use crate::catalog::features::{DEDICATED, OWN_PLACEMENTS, PLACEMENTS};
 use crate::catalog::{ImageRecord, PvRecord, VolumeRecord, is_later};
 use crate::control::{
     AddPv, Control, CreateOver, CreateVolume, DeleteVolume, RemovePv, RenameVolume, ResizeVolume,
-    SetDraining, SetPlacement, SetPolicy, SetReadOnly,
+    SetDraining, SetPlacement, SetPolicy, SetReadOnly, SetVolumePlacement, SetWeight,
 };
 use crate::disk::{Dir, SyncPurpose};
 use crate::error::{Error, ErrorKind, Result, conflict, invalid, no_space};
 use crate::ids::{BranchId, Lsn, VolumeId};
 use crate::info::VolumeInfo;
 use crate::info::pv::{DedicatedSpace, PvInfo};
-use crate::settings::{DEFAULT_CHUNK_SIZE, NewVolume, Placement, PoolConfig, PvSpec, SnapshotPolicy};
+use crate::settings::{
+    DEFAULT_CHUNK_SIZE, FULL_WEIGHT, MAX_WEIGHT, NewVolume, Placement, PoolConfig, PvSpec, SnapshotPolicy,
+};
 use crate::shortage::Task;
 use crate::space::label::Label;
 use crate::space::pv::{MAX_PVS, Pv, open_new};
@@ -129,6 +131,36 @@ impl Pool {
         Ok(())
     }
 
+    /// Sets where new slots of a volume are placed from now on. `None`: where those of the pool
+    /// are. A rollback keeps the placement, and clones inherit it.
+    pub fn set_volume_placement(&self, name: &str, placement: Option<Placement>) -> Result<VolumeInfo> {
+        placement.map_or(Ok(()), Placement::check)?;
+        if placement.is_some() && !self.core.has_feature(OWN_PLACEMENTS) {
+            self.destager.enable_bare(OWN_PLACEMENTS)?;
+        }
+        self.destager
+            .submit(|names| Ok(SetVolumePlacement { id: names.volume(name)?.id, placement }.into()))?;
+        self.volume(name)
+    }
+
+    /// Sets the part of a physical volume's size that counts for Share, in per cent: with 50, it
+    /// gets half as much data as others of its size. Data that Share has placed moves accordingly,
+    /// in the background. See [`Pool::find_pv`] for `wanted`.
+    pub fn set_weight(&self, wanted: &str, weight: u32) -> Result<PvInfo> {
+        if !(1..=MAX_WEIGHT).contains(&weight) {
+            return Err(invalid(format!(
+                "set the weight of {wanted}: it is from 1 to {MAX_WEIGHT} per cent"
+            )));
+        }
+        let _one_at_a_time = self.core.pv_operations.lock();
+        let pv = self.core.names.read().find_pv(wanted)?;
+        if weight != FULL_WEIGHT && !self.core.has_feature(OWN_PLACEMENTS) {
+            self.destager.enable_bare(OWN_PLACEMENTS)?;
+        }
+        self.destager.submit(|_| Ok(SetWeight { pv, weight }.into()))?;
+        self.pv(pv)
+    }
+
     /// Returns all physical volumes, by number.
     pub fn pvs(&self) -> Vec<PvInfo> {
         let names = self.core.names.read();
@@ -143,6 +175,7 @@ impl Pool {
                 size: pv.extents as u64 * self.core.config.extent_size,
                 used: used(*id) * self.core.config.extent_size,
                 draining: pv.draining,
+                weight: pv.weight,
                 dedicated: pv.dedicated.then(|| self.space_on(*id)),
                 read_errors,
                 last_read_error,

@@ -20,9 +20,17 @@ const CHUNKS: u64 = 4 * MIB / CHUNK;
 const SIZES: SnapAware = SnapAware { slice: 16, gap: 8 };
 
 fn site(method: Method) -> Site {
+    site_of(method, Placement::SnapAware(SIZES), None)
+}
+
+/// Makes a pool with a placement, and a volume that may have one of its own.
+fn site_of(method: Method, of_pool: Placement, own: Option<Placement>) -> Site {
     let pvs = [("a", 13 * MIB), ("b", 13 * MIB)];
-    let site = Site::builder(1).pvs(&pvs).placement(Placement::SnapAware(SIZES)).build();
+    let site = Site::builder(1).pvs(&pvs).placement(of_pool).build();
     let site = site.having("v", CHUNKS * CHUNK, CHUNK);
+    if own.is_some() {
+        site.pool.set_volume_placement("v", own).unwrap();
+    }
     site.pool.set_method("v", method).unwrap();
     site
 }
@@ -89,8 +97,13 @@ fn nearness(pool: &Pool) -> (f64, f64) {
 
 #[test]
 fn chunks_are_at_home_and_versions_near_them() {
-    for (method, home) in [(Method::Copy, 1.0), (Method::Redirect, 0.6)] {
-        let mut site = site(method);
+    let snap_aware = Placement::SnapAware(SIZES);
+    for (method, home, of_pool, own) in [
+        (Method::Copy, 1.0, snap_aware, None),
+        (Method::Redirect, 0.6, snap_aware, None),
+        (Method::Redirect, 0.6, Placement::Anywhere, Some(snap_aware)),
+    ] {
+        let mut site = site_of(method, of_pool, own);
         let mut rounds = vec![0; CHUNKS as usize];
         write_some(&site, &site.open("v"), 1, 0, |_| true);
         assert_eq!(nearness(&site.pool).0, 1.0, "{method:?}");

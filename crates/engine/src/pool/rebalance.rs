@@ -4,18 +4,16 @@ use super::Pool;
 use crate::catalog::RebalanceRecord;
 use crate::error::{Result, conflict};
 use crate::info::rebalance::RebalanceInfo;
-use crate::settings::Placement;
 
 impl Pool {
     /// Begins to move data, in the background, to the physical volumes on which Share places it
     /// now: at most `bytes_per_second` (0: no limit). A pass that is under way begins anew. It
-    /// continues after a restart. Returns [`crate::ErrorKind::Conflict`] if the placement of the
-    /// pool is another one.
+    /// continues after a restart. Returns [`crate::ErrorKind::Conflict`] if neither the pool nor a
+    /// volume has that placement.
     pub fn rebalance(&self, bytes_per_second: u64) -> Result<RebalanceInfo> {
-        let placement = self.core.names.read().placement;
-        if placement != Placement::Share {
+        if !self.core.names.read().shares() {
             return Err(conflict(
-                "rebalance the pool: its placement is not share, and only share says where data belongs; see `hindcast pool set --placement`",
+                "rebalance the pool: neither its placement nor that of a volume is share, and only share says where data belongs; see `hindcast pool set --placement`",
             ));
         }
         // The record that has set the placement may wait in the journal.

@@ -131,7 +131,7 @@ struct Areas(BTreeMap<Area, AreaState>);
 #[derive(Default)]
 struct AreaState {
     index: FreeIndex,
-    policy: placing::AreaPolicy,
+    share: placing::AreaShare,
     /// The extent of the last allocation, per slot size.
     last: BTreeMap<u8, ExtentId>,
     /// The place at which the search for an unused region begins.

@@ -10,7 +10,7 @@ use crate::journal::verify::Slots;
 use crate::settings::PvSpec;
 use arc_swap::{ArcSwapOption, Guard};
 use parking_lot::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use uuid::Uuid;
 
@@ -25,6 +25,8 @@ pub(crate) struct Pv {
     pub(crate) path: String,
     /// Only branches that were made for it have slots there.
     pub(crate) is_dedicated: bool,
+    /// The part of its size that counts for Share, in per cent. The destager sets it.
+    pub(crate) weight: AtomicU32,
     pub(crate) disk: Arc<dyn Disk>,
     /// Number of bytes that the disk below writes as a whole, if that is known.
     pub(crate) physical_block: Option<u64>,
@@ -51,12 +53,13 @@ pub(crate) struct Pv {
 impl Pv {
     pub(crate) fn new(id: u32, record: &PvRecord, disk: Arc<dyn Disk>) -> Arc<Pv> {
         disk.advise_random();
-        let PvRecord { uuid, path, dedicated, .. } = record.clone();
+        let PvRecord { uuid, path, dedicated, weight, .. } = record.clone();
         Arc::new(Pv {
             id,
             uuid,
             path,
             is_dedicated: dedicated,
+            weight: AtomicU32::new(weight),
             physical_block: disk.physical_block().ok().flatten(),
             overwrites_elsewhere: disk.overwrites_elsewhere().unwrap_or(false),
             disk,

@@ -164,7 +164,7 @@ impl Destager {
             moves.short = true;
             return Ok(None);
         }
-        let request = SlotRequest::new(class, branch.kind(), branch.id, chunk).of_origin(Some(from));
+        let request = SlotRequest::new(class, branch, chunk).of_origin(Some(from));
         let to = state.allocator.allocate(&self.core.space, &request)?;
         self.copy_chunk(state, branch, from, to)?;
         moves.note(branch, to, 1);

@@ -340,7 +340,7 @@ impl Destager {
             return Ok(None);
         }
         let size = branch.chunk_size();
-        let request = SlotRequest::new(class, branch.kind(), branch.id, chunk).behind(step.last);
+        let request = SlotRequest::new(class, branch, chunk).behind(step.last);
         let slot = state.allocator.allocate(&self.core.space, &request)?;
         match content {
             Content::Bytes(bytes) => {

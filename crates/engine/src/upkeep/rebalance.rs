@@ -37,7 +37,7 @@ impl Destager {
             // they are in place.
             return Ok(false);
         }
-        if !state.allocator.shares() {
+        if !self.core.names.read().shares() {
             state.rebalancing.record.running = false;
             return Ok(false);
         }
@@ -171,7 +171,8 @@ impl Destager {
     }
 
     /// Moves the content of a chunk in the slot `from` to the physical volume on which Share places
-    /// the chunk. `None` if it is there, or if there is no room.
+    /// the chunk. `None` if it is there, if there is no room, or if the branch has another
+    /// placement.
     fn move_to_place(
         &self,
         state: &mut BackgroundState,
@@ -181,7 +182,7 @@ impl Destager {
         moves: &mut Moves,
     ) -> Result<Option<Slot>> {
         let kind = branch.kind();
-        let place = state.allocator.share_of((branch.id, chunk), kind);
+        let place = state.allocator.share_of(branch, chunk);
         // What leaves a drained physical volume is moved elsewhere, and a failed one is not read.
         let Some(pv) = place.filter(|pv| *pv != from.pv() && state.allocator.gives(from.pv())) else {
             return Ok(None);

@@ -199,7 +199,7 @@ impl Destager {
             return Ok(());
         }
         // Share has placed the segment on one physical volume.
-        let pv = segment.first().filter(|_| state.allocator.shares()).map(|(_, entry)| entry.slot.pv());
+        let pv = segment.first().filter(|_| state.allocator.shares(branch)).map(|(_, entry)| entry.slot.pv());
         let Some(first) = state.allocator.take_run(&self.core.space, branch.kind(), count, pv)? else {
             self.return_last(state);
             let halves = segment.split_at(segment.len() / 2);

@@ -305,7 +305,7 @@ impl Destager {
             Owner::Head(..) => Class::Current,
             Owner::Version(_) => Class::Preserved,
         };
-        let request = SlotRequest::new(class, branch.kind(), branch.id, chunk).of_origin(Some(from));
+        let request = SlotRequest::new(class, branch, chunk).of_origin(Some(from));
         let to = state.allocator.allocate(&core.space, &request)?;
         let target = core.pvs.get(to.pv())?;
         core.write_copy(&target, &job.content, to.offset(), &job.lost())?;

@@ -88,7 +88,10 @@ impl Volume {
         let (core, branch) = (&self.core, self.branch());
         let min = core.options.direct_min?;
         let len = data.len() as u64;
-        if len < min.max(1 << branch.chunk_log2) || !core.writes_by_reference() {
+        if len < min.max(1 << branch.chunk_log2)
+            || !core.writes_by_reference()
+            || core.places_by_chunk(branch)
+        {
             return None;
         }
         let suits = branch.chunk_log2 == branch.slot_log2

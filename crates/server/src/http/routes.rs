@@ -30,9 +30,9 @@ use axum::routing::get;
 use axum::{Extension, Router, body::Bytes};
 use hindcast_api::{
     API_V1, AddPv, CreateVolume, DamagedRange, DeleteVolume, DeletedVolume, ErrorBody, ErrorKind, Health,
-    HealthState, PatchPool, PatchPv, PatchVolume, Pool, Pv, Status, Volume, VolumeStatistics,
+    HealthState, PatchPlacement, PatchPool, PatchPv, PatchVolume, Pool, Pv, Status, Volume, VolumeStatistics,
 };
-use hindcast_engine::pool::{NewVolume, PvSpec, SnapshotPolicy, VolumeInfo};
+use hindcast_engine::pool::{NewVolume, Placement, PvSpec, SnapshotPolicy, VolumeInfo};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use utoipa::OpenApi;
@@ -199,7 +199,8 @@ async fn pool(State(app): Shared) -> Result<Json<Pool>, ApiError> {
 }
 
 fn pool_now(app: &App) -> Result<Pool, ApiError> {
-    Ok(convert::pool(&app.pool.info(), &app.pool.stats(), app.pool.index_size()?))
+    let now = convert::pool(&app.pool.info(), &app.pool.stats(), app.pool.index_size()?);
+    Ok(Pool { filling: app.space_trend.filling(&app.pool), ..now })
 }
 
 /// Changes the settings of the pool.
@@ -242,7 +243,7 @@ async fn add_pv(State(app): Shared, Json(new): Json<AddPv>) -> Result<(StatusCod
     .await
 }
 
-/// Starts or stops draining a physical volume.
+/// Changes a physical volume: its weight, and whether it is drained.
 ///
 /// `pv` is its number, its UUID, its percent-encoded path, or the name of a mirror or RAID-5.
 #[utoipa::path(patch, path = "/pool/pvs/{pv}", params(("pv" = String, Path)), request_body = PatchPv, responses((status = OK, body = Pv), (status = "default", body = ErrorBody)))]
@@ -252,14 +253,20 @@ async fn patch_pv(
     Json(patch): Json<PatchPv>,
 ) -> Result<Json<Pv>, ApiError> {
     blocking(&app, move |app| {
-        app.pool.drain_pv(&pv, patch.draining)?;
-        tracing::info!(event = "pv.changed", pv, draining = patch.draining, "physical volume changed");
-        let info = app.pool.find_pv(&pv)?;
-        // A drain that ends while data is left was stopped.
-        if patch.draining {
-            app.seen_tasks.begun("drain", &info.path);
+        if let Some(weight) = patch.weight {
+            let path = app.pool.set_weight(&pv, weight)?.path;
+            tracing::info!(event = "pv.changed", pv = path, weight, "physical volume changed");
         }
-        Ok(Json(convert::pv(&info)))
+        if let Some(draining) = patch.draining {
+            app.pool.drain_pv(&pv, draining)?;
+            let path = app.pool.find_pv(&pv)?.path;
+            tracing::info!(event = "pv.changed", pv = path, draining, "physical volume changed");
+            // A drain that ends while data is left was stopped.
+            if draining {
+                app.seen_tasks.begun("drain", &path);
+            }
+        }
+        Ok(Json(convert::pv(&app.pool.find_pv(&pv)?)))
     })
     .await
 }
@@ -302,6 +309,26 @@ async fn volumes(State(app): Shared, page: Page) -> Result<Entries<Volume>, ApiE
     .await
 }
 
+/// Returns the placement that a request names for a volume.
+fn own_placement(app: &App, patch: &PatchPlacement) -> Result<Option<Placement>, ApiError> {
+    Ok(convert::own_placement(patch, app.pool.info().config.extent_size)?)
+}
+
+fn label(app: &App, name: &str, patch: &PatchVolume) -> Result<VolumeInfo, ApiError> {
+    let changes: Vec<_> = patch.labels.iter().map(|(k, v)| (k.as_str(), v.as_deref())).collect();
+    let info = app.pool.label_volume(name, &changes)?;
+    let labels: Vec<String> = info.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    tracing::info!(event = "volume.changed", volume = name, labels = labels.join(" "), "volume changed");
+    Ok(info)
+}
+
+fn set_placement(app: &App, name: &str, wanted: &PatchPlacement) -> Result<VolumeInfo, ApiError> {
+    let info = app.pool.set_volume_placement(name, own_placement(app, wanted)?)?;
+    let placement = wanted.policy.map_or("pool", |policy| policy.name());
+    tracing::info!(event = "volume.changed", volume = name, placement, "volume changed");
+    Ok(info)
+}
+
 /// Creates a volume.
 #[utoipa::path(post, path = "/volumes", request_body = CreateVolume, responses((status = CREATED, body = Volume), (status = "default", body = ErrorBody)))]
 async fn create_volume(
@@ -319,6 +346,7 @@ async fn create_volume(
             read_only: new.read_only,
         };
         let history = new.cdp.as_ref().map(|patch| cdp::settings(None, patch)).transpose()?.flatten();
+        let placement = new.placement.map_or(Ok(None), |patch| own_placement(app, &patch))?;
         let origin = image.map(|image| image(app)).transpose()?;
         let making = [Making { name: &wanted.name, of: None }];
         let made = app.iscsi.make_volumes(&making, |pool| match (&origin, &new.on) {
@@ -332,12 +360,13 @@ async fn create_volume(
         if method != info.method {
             info = app.pool.set_method(&info.name, method)?;
         }
+        // Not half of what was asked for. Should this fail too, the volume is there to be seen.
+        let undo = |_: &hindcast_engine::Error| drop(app.pool.delete_volume(&wanted.name, false));
+        if placement.is_some() {
+            info = app.pool.set_volume_placement(&info.name, placement).inspect_err(undo)?;
+        }
         if history.is_some() {
-            info = app.pool.set_cdp(&info.name, history).inspect_err(|_| {
-                // Not half of what was asked for. Should this fail too, the volume is there to be
-                // seen.
-                let _ = app.pool.delete_volume(&info.name, false);
-            })?;
+            info = app.pool.set_cdp(&info.name, history).inspect_err(undo)?;
         }
         Ok((StatusCode::CREATED, Json(app.shown_by(&Lineage::of_new(&app.pool), &info))))
     })
@@ -399,6 +428,9 @@ async fn patch_volume(
             info = app.pool.set_order(&name, order.same())?;
             tracing::info!(event = "volume.changed", volume = name, order = order.name(), "volume changed");
         }
+        if let Some(wanted) = &patch.placement {
+            info = set_placement(app, &name, wanted)?;
+        }
         if patch.snapshot_reserve.is_some() || patch.auto_delete.is_some() {
             let old = info.policy;
             let policy = SnapshotPolicy {
@@ -424,16 +456,7 @@ async fn patch_volume(
             tracing::info!(event = "volume.changed", volume = name, nbd, "volume changed");
         }
         if !patch.labels.is_empty() {
-            let changes: Vec<_> = patch.labels.iter().map(|(k, v)| (k.as_str(), v.as_deref())).collect();
-            info = app.pool.label_volume(&name, &changes)?;
-            let labels: Vec<String> =
-                info.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
-            tracing::info!(
-                event = "volume.changed",
-                volume = name,
-                labels = labels.join(" "),
-                "volume changed"
-            );
+            info = label(app, &name, &patch)?;
         }
         if let Some(size) = patch.size {
             info = app.iscsi.change_volume(&name, |pool| pool.resize_volume(&name, size, patch.force))?;

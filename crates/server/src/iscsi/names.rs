@@ -115,6 +115,7 @@ mod tests {
     fn volume(name: &str) -> VolumeInfo {
         VolumeInfo {
             dedicated_pv: None,
+            placement: None,
             image: None,
             name: name.into(),
             uuid: Uuid::from_bytes([0xab; 16]),

@@ -1,6 +1,7 @@
 //! The drawing of operations on physical volumes and on the placement.
 
 use super::{Generator, Kind};
+use crate::oracle::VolId;
 use crate::workload::{Op, Plan};
 use hindcast_engine::pool::Placement;
 
@@ -13,13 +14,15 @@ impl Generator {
         }
     }
 
-    pub(super) fn pv(&mut self) -> Op {
+    pub(super) fn pv(&mut self, vol: VolId) -> Op {
         if self.by_chunk && self.rand.percent(30) {
-            return match self.rand.below(10) {
+            return match self.rand.below(14) {
                 0 => Op::Rebalance(false),
                 1..=4 => Op::Rebalance(true),
                 5..=7 => Op::Placement(Placement::Share),
-                _ => Op::Placement(Plan::snap_aware(&mut self.rand)),
+                8..=9 => Op::Placement(Plan::snap_aware(&mut self.rand)),
+                10 => Op::Weight(self.rand.bits(), self.rand.pick(&[1, 50, 100, 100, 300])),
+                _ => Op::VolumePlacement(vol, self.own_placement()),
             };
         }
         match self.rand.below(10) {
@@ -37,5 +40,11 @@ impl Generator {
                 if upgrade { Op::EnableFeature } else { Op::Placement(placement) }
             }
         }
+    }
+
+    fn own_placement(&mut self) -> Option<Placement> {
+        let snap_aware = Plan::snap_aware(&mut self.rand);
+        let placements = [Placement::Anywhere, Placement::Contiguous, Placement::Share, snap_aware];
+        Some(self.rand.pick(&placements)).filter(|_| self.rand.percent(80))
     }
 }

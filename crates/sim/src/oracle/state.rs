@@ -5,7 +5,7 @@ use super::content::Content;
 use super::lines::Lines;
 use super::{FoundVolume, SECTOR};
 use hindcast_engine::cdp::CdpSettings;
-use hindcast_engine::pool::{Method, Order};
+use hindcast_engine::pool::{Method, Order, Placement};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -68,6 +68,7 @@ pub(crate) struct Manner {
     pub(crate) method: Option<Method>,
     pub(crate) order: Option<Order>,
     pub(crate) cdp: Option<Option<CdpSettings>>,
+    pub(crate) placement: Option<Option<Placement>>,
 }
 
 impl Manner {
@@ -75,6 +76,7 @@ impl Manner {
         self.method = said.method.or(self.method);
         self.order = said.order.or(self.order);
         self.cdp = said.cdp.or(self.cdp);
+        self.placement = said.placement.or(self.placement);
     }
 
     fn agrees(&self, found: &Manner) -> bool {

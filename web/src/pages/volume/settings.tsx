@@ -82,6 +82,7 @@ function GeneralCard({ volume }: { volume: Volume }) {
             ['Block', bytes(volume.block_size)],
             ['Chunk', bytes(volume.chunk_size)],
             ['Created', <Time key="created" at={volume.created} />],
+            ['Placed', placed(volume)],
             [
               'Labels',
               Object.keys(volume.labels ?? {}).length > 0 ? (
@@ -96,6 +97,11 @@ function GeneralCard({ volume }: { volume: Volume }) {
       </div>
     </Card>
   );
+}
+
+function placed({ on, placement }: Volume): string {
+  const how = placement ? placement.policy : 'as the pool';
+  return on ? `${how}, on ${on} only` : how;
 }
 
 function SnapshotCard({ volume }: { volume: Volume }) {

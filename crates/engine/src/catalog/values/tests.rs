@@ -75,6 +75,19 @@ fn golden_bytes() {
         PvRecord { draining: true, ..PvRecord::new(Uuid::from_bytes([2; 16]), "pv-0.img".into(), 64) },
         "0102020202020202020202020202020202080070762d302e696d67400000000181aec3fb",
     );
+    let pv = PvRecord::new(Uuid::from_bytes([2; 16]), "pv-0.img".into(), 64);
+    golden(
+        PvRecord { dedicated: true, ..pv.clone() },
+        "0202020202020202020202020202020202080070762d302e696d674000000000df5c434f",
+    );
+    golden(
+        PvRecord { weight: 50, ..pv.clone() },
+        "0302020202020202020202020202020202080070762d302e696d6740000000000032000000c86a707a",
+    );
+    golden(
+        PvRecord { dedicated: true, weight: 200, ..pv },
+        "0302020202020202020202020202020202080070762d302e696d67400000000001c80000006d7605cc",
+    );
 }
 
 #[test]
@@ -130,6 +143,14 @@ fn golden_bytes_of_volumes() {
         },
         "010404040404040404040404040404040406006d6f6e646179030000000000000004000000000000000500000000000040000000000002000007000000000000000006060606060606060606060606060606010200020062790300616e6e03007768790700757067726164657b9bc21b",
     );
+    golden(Entry { slot: Slot::new(1, 4096), born: Epoch(3) }, "01080000000000010003000000d0a8f98f");
+    golden(HoleRecord { end: 1 << 30, born: Epoch(3) }, "01000000400000000003000000352d693f");
+    golden(ExtentRecord { slot_log2: 14, used: 3 }, "010e03000000d3f4388f");
+    golden(BitmapPage(vec![5, 1 << 63]), "0105000000000000000000000000000080dbe5f733");
+}
+
+#[test]
+fn golden_bytes_of_branches() {
     golden(
         BranchRecord {
             base: Some(BaseRecord::Frozen(Frozen { branch: BranchId(2), epoch: Epoch(9) })),
@@ -158,8 +179,24 @@ fn golden_bytes_of_volumes() {
         },
         "040e00010000004d00000000000000020000000000000000000000010000210000000000000029b53203",
     );
-    golden(Entry { slot: Slot::new(1, 4096), born: Epoch(3) }, "01080000000000010003000000d0a8f98f");
-    golden(HoleRecord { end: 1 << 30, born: Epoch(3) }, "01000000400000000003000000352d693f");
-    golden(ExtentRecord { slot_log2: 14, used: 3 }, "010e03000000d3f4388f");
-    golden(BitmapPage(vec![5, 1 << 63]), "0105000000000000000000000000000080dbe5f733");
+    let new = BranchRecord::new(14, None, Method::Redirect);
+    golden(
+        BranchRecord { area: Area::Only(3), ..new.clone() },
+        "050e00010000000000000000000000000000000000000000000000000000000000000000000003000000c205a05b",
+    );
+    golden(
+        BranchRecord { placement: Some(Placement::Share), ..new.clone() },
+        "060e0001000000000000000000000000000000000000000000000000000000000000000000000002955f4140",
+    );
+    let sizes = SnapAware { slice: 16, gap: 7 };
+    golden(
+        BranchRecord {
+            area: Area::Only(3),
+            base_at: Some(Lsn(33)),
+            base: Some(BaseRecord::Frozen(Frozen { branch: BranchId(2), epoch: Epoch::NONE })),
+            placement: Some(Placement::SnapAware(sizes)),
+            ..new
+        },
+        "060e000100000000000000000000000200000000000000000000000000002100000000000000010300000003100000000700000056889ea4",
+    );
 }

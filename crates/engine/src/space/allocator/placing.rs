@@ -2,6 +2,7 @@
 
 use super::{Allocator, FreeIndex, Margins, PvState};
 use crate::area::{Area, SlotKind};
+use crate::branch::Branch;
 use crate::catalog::page::Slot;
 use crate::error::{Result, no_space};
 use crate::ids::{BranchId, Chunk};
@@ -12,6 +13,7 @@ use crate::space::placement::{
     Ask, Choice, Class, ExtentId, FreeView, Policy, SlotPlace, SlotRequest, choose, item_of,
 };
 use crate::space::reservations::Space;
+use std::sync::atomic::Ordering;
 
 impl FreeView for FreeIndex {
     fn next_open(&self, slot_log2: u8, from: ExtentId) -> Option<ExtentId> {
@@ -45,15 +47,24 @@ impl FreeView for FreeIndex {
     }
 }
 
-/// The pool's placement as the policy of an area. It depends on the area's physical volumes.
+/// The map of Share for an area. It depends on the area's physical volumes.
 #[derive(Default)]
-pub(super) struct AreaPolicy(Option<Policy>);
+pub(super) struct AreaShare(Option<ShareMap>);
 
-impl AreaPolicy {
-    /// Notes that the physical volumes have changed. To make the policy takes a while, so the next
-    /// allocation does it once for many changes.
+impl AreaShare {
+    /// Notes that the physical volumes have changed. To make the map takes a while, so the next
+    /// allocation by Share does it once for many changes.
     pub(super) fn is_outdated(&mut self) {
         self.0 = None;
+    }
+
+    fn policy(&self, placement: Placement) -> Policy<'_> {
+        match (placement, &self.0) {
+            (Placement::Share, Some(map)) => Policy::Share(map),
+            (Placement::Anywhere | Placement::Share, _) => Policy::Anywhere,
+            (Placement::Contiguous, _) => Policy::Contiguous,
+            (Placement::SnapAware(of), _) => Policy::SnapAware(of),
+        }
     }
 }
 
@@ -66,53 +77,67 @@ impl Allocator {
     /// Notes that physical volumes came, left, or began or ceased to give out slots.
     pub(super) fn pvs_changed(&mut self) {
         for area in self.areas.0.values_mut() {
-            area.policy.is_outdated();
+            area.share.is_outdated();
             area.region = None;
         }
         self.regions.clear();
     }
 
-    /// Makes the policy of an area for the physical volumes as they are now, if there is none.
-    fn refresh_policy(&mut self, area: Area) {
-        if self.areas.of(area).policy.0.is_some() {
+    /// Sets the part of a physical volume's size that counts for Share, in per cent.
+    pub(crate) fn set_weight(&mut self, pv: u32, weight: u32) {
+        if let Some(state) = self.pvs.get(&pv) {
+            state.pv.weight.store(weight, Ordering::Relaxed);
+        }
+        self.pvs_changed();
+    }
+
+    /// Forgets where slices of a branch lie: its placement has changed.
+    pub(crate) fn forget_regions(&mut self, branch: BranchId) {
+        self.regions.forget(branch);
+    }
+
+    /// Makes the map of an area for the physical volumes as they are now, if there is none.
+    fn refresh_share(&mut self, area: Area) {
+        if self.areas.of(area).share.0.is_some() {
             return;
         }
         let weight = |(pv, state): (&u32, &PvState)| Weight {
             pv: *pv,
-            capacity: state.extents.len() as u64,
+            capacity: state.extents.len() as u64 * u64::from(state.pv.weight.load(Ordering::Relaxed)),
             gives: state.gives(),
         };
-        let policy = match self.placement {
-            Placement::Anywhere => Policy::Anywhere,
-            Placement::Contiguous => Policy::Contiguous,
-            Placement::Share => {
-                let of_area = self.pvs.iter().filter(|(_, state)| state.area == area);
-                Policy::Share(ShareMap::new(&of_area.map(weight).collect::<Vec<_>>()))
-            }
-            Placement::SnapAware(of) => Policy::SnapAware(of),
-        };
-        self.areas.of(area).policy.0 = Some(policy);
+        let of_area = self.pvs.iter().filter(|(_, state)| state.area == area);
+        let map = ShareMap::new(&of_area.map(weight).collect::<Vec<_>>());
+        self.areas.of(area).share.0 = Some(map);
     }
 
-    /// Returns the physical volume on which Share places a chunk, for slots of this kind. `None`
-    /// under every other policy.
-    pub(crate) fn share_of(&mut self, owner: (BranchId, Chunk), kind: SlotKind) -> Option<u32> {
-        self.refresh_policy(kind.area);
-        let per_extent = self.slots_per_extent(kind.log2);
-        match &self.areas.of(kind.area).policy.0 {
-            Some(Policy::Share(map)) => map.place(item_of(owner, per_extent)),
-            _ => None,
+    /// Returns the placement of a branch's slots.
+    fn placement_of(&self, own: Option<Placement>) -> Placement {
+        own.unwrap_or(self.placement)
+    }
+
+    /// Returns the physical volume on which Share places a chunk of a branch. `None` under every
+    /// other placement.
+    pub(crate) fn share_of(&mut self, branch: &Branch, chunk: Chunk) -> Option<u32> {
+        if !self.shares(branch) {
+            return None;
         }
+        let kind = branch.kind();
+        self.refresh_share(kind.area);
+        let per_extent = self.slots_per_extent(kind.log2);
+        let map = self.areas.of(kind.area).share.0.as_ref()?;
+        map.place(item_of((branch.id, chunk), per_extent))
     }
 
-    /// Returns whether the place of a slot depends on the chunk that it is for.
+    /// Returns whether slots of branches without a placement of their own depend on the chunk that
+    /// they are for.
     pub(crate) fn places_by_chunk(&self) -> bool {
-        matches!(self.placement, Placement::Share | Placement::SnapAware(_))
+        self.placement.is_by_chunk()
     }
 
-    /// Returns whether slots are placed by Share.
-    pub(crate) fn shares(&self) -> bool {
-        self.placement == Placement::Share
+    /// Returns whether slots of the branch are placed by Share.
+    pub(crate) fn shares(&self, branch: &Branch) -> bool {
+        self.placement_of(branch.placement()) == Placement::Share
     }
 
     /// Allocates a slot for the content that `request` describes. With a reservation, this never
@@ -126,8 +151,11 @@ impl Allocator {
             slot.map(|slot| self.locate(slot, slot_log2)).transpose()
         };
         let (origin, neighbour) = (place(request.origin)?, place(request.neighbour)?);
-        self.refresh_policy(kind.area);
-        let (region, home) = self.region_and_home(kind, request)?;
+        let placement = self.placement_of(request.placement);
+        if placement == Placement::Share {
+            self.refresh_share(kind.area);
+        }
+        let (region, home) = self.region_and_home(placement, kind, request)?;
         if let Some(home) = home {
             return Ok(home);
         }
@@ -136,7 +164,7 @@ impl Allocator {
             let per_extent = self.slots_per_extent(slot_log2);
             let area = self.areas.of(kind.area);
             let ask = Ask {
-                policy: area.policy.0.as_ref().unwrap_or(&Policy::Anywhere),
+                policy: area.share.policy(placement),
                 slot_log2,
                 slots_per_extent: per_extent,
                 class: request.class,
@@ -175,10 +203,9 @@ impl Allocator {
                     (id, from)
                 }
             };
-            let shares = self.shares();
             let area = self.areas.of(kind.area);
             area.last.insert(slot_log2, id);
-            if shares {
+            if placement == Placement::Share {
                 area.index.last_on.insert((slot_log2, id.0), id);
             }
             return self.take_slot(id, slot_log2, from);
@@ -189,10 +216,11 @@ impl Allocator {
     /// that is the home of current content, if it is free.
     fn region_and_home(
         &mut self,
+        placement: Placement,
         kind: SlotKind,
         request: &SlotRequest,
     ) -> Result<(Option<Region>, Option<Slot>)> {
-        let Placement::SnapAware(of) = self.placement else { return Ok((None, None)) };
+        let Placement::SnapAware(of) = placement else { return Ok((None, None)) };
         let region = self.region(of, kind.area, request);
         let Some(at) = region.filter(|_| request.class == Class::Current) else { return Ok((region, None)) };
         let (id, index) = of.home(at, request.owner.1, self.slots_per_extent(kind.log2));

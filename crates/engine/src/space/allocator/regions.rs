@@ -32,6 +32,11 @@ impl SliceRegions {
     pub(super) fn clear(&mut self) {
         self.known.clear();
     }
+
+    /// Forgets the regions of a branch.
+    pub(super) fn forget(&mut self, branch: BranchId) {
+        self.known.retain(|(of, _), _| *of != branch);
+    }
 }
 
 impl Allocator {

@@ -10,8 +10,9 @@ pub(crate) mod share;
 pub(crate) mod snap_aware;
 
 use crate::area::SlotKind;
+use crate::branch::Branch;
 use crate::ids::{BranchId, Chunk, Slot};
-use crate::settings::SnapAware;
+use crate::settings::{Placement, SnapAware};
 use share::ShareMap;
 use snap_aware::{Region, choose_in_region};
 
@@ -38,13 +39,14 @@ pub(crate) trait FreeView {
 }
 
 /// The wish for a place, with what it depends on.
-pub(crate) enum Policy {
+#[derive(Clone, Copy)]
+pub(crate) enum Policy<'a> {
     /// The extent of the last allocation, else the first one with room.
     Anywhere,
     /// Behind the chunk before.
     Contiguous,
     /// On the physical volume that Share names for the part of the branch.
-    Share(ShareMap),
+    Share(&'a ShareMap),
     /// At the chunk's home in the region of its slice, or near it.
     SnapAware(SnapAware),
 }
@@ -65,6 +67,8 @@ pub(crate) struct SlotRequest {
     pub(crate) class: Class,
     /// The chunk of which the slot holds content.
     pub(crate) owner: (BranchId, Chunk),
+    /// The placement of the branch; `None`: that of the pool.
+    pub(crate) placement: Option<Placement>,
     /// The slot whose content the new slot preserves or replaces.
     pub(crate) origin: Option<Slot>,
     /// The slot of the chunk before, behind which the new slot is best placed.
@@ -73,8 +77,9 @@ pub(crate) struct SlotRequest {
 
 impl SlotRequest {
     /// A request for content of a chunk that has no slot yet.
-    pub(crate) fn new(class: Class, kind: SlotKind, branch: BranchId, chunk: Chunk) -> SlotRequest {
-        SlotRequest { kind, class, owner: (branch, chunk), origin: None, neighbour: None }
+    pub(crate) fn new(class: Class, branch: &Branch, chunk: Chunk) -> SlotRequest {
+        let (owner, placement) = ((branch.id, chunk), branch.placement());
+        SlotRequest { kind: branch.kind(), class, owner, placement, origin: None, neighbour: None }
     }
 
     /// A request for content that comes from, or replaces that of, the slot `origin`.
@@ -92,7 +97,7 @@ impl SlotRequest {
 
 /// What [`choose`] is asked.
 pub(crate) struct Ask<'a> {
-    pub(crate) policy: &'a Policy,
+    pub(crate) policy: Policy<'a>,
     pub(crate) slot_log2: u8,
     pub(crate) slots_per_extent: u32,
     pub(crate) class: Class,
@@ -128,7 +133,7 @@ pub(crate) fn choose(view: &dyn FreeView, ask: &Ask<'_>) -> Option<Choice> {
         Policy::Anywhere => ask.last.filter(|last| is_open(view, ask, *last)).map(Choice::open),
         Policy::Contiguous => behind_neighbour(view, ask),
         Policy::Share(map) => by_share(view, ask, map),
-        Policy::SnapAware(of) => choose_in_region(view, ask, *of),
+        Policy::SnapAware(of) => choose_in_region(view, ask, of),
     };
     near.or_else(|| view.next_open(ask.slot_log2, (0, 0)).map(Choice::open))
         .or_else(|| view.next_free((0, 0)).map(Choice::free))

@@ -34,7 +34,7 @@ fn view(open: &[ExtentId], free: &[ExtentId]) -> View {
     View { open: open.to_vec(), free: free.to_vec(), last: None }
 }
 
-fn ask(policy: &Policy) -> Ask<'_> {
+fn ask(policy: Policy<'_>) -> Ask<'_> {
     Ask {
         policy,
         slot_log2: 12,
@@ -54,7 +54,7 @@ fn anywhere_stays_then_takes_the_first() {
     let view = view(&[(0, 4), (0, 9)], &[(0, 1)]);
     let choose = |last| {
         let neighbour = Some(((0, 1), 3));
-        choose(&view, &Ask { neighbour, last, ..ask(&Policy::Anywhere) })
+        choose(&view, &Ask { neighbour, last, ..ask(Policy::Anywhere) })
     };
     assert_eq!(choose(Some((0, 9))), Some(Choice::Open((0, 9), 0)));
     assert_eq!(choose(Some((0, 5))), Some(Choice::Open((0, 4), 0)));
@@ -63,7 +63,7 @@ fn anywhere_stays_then_takes_the_first() {
 
 #[test]
 fn contiguous_follows_its_neighbour() {
-    let asked = |spare| Ask { neighbour: Some(((0, 4), 6)), spare, ..ask(&Policy::Contiguous) };
+    let asked = |spare| Ask { neighbour: Some(((0, 4), 6)), spare, ..ask(Policy::Contiguous) };
     let at = |open: &[ExtentId], free: &[ExtentId]| choose(&view(open, free), &asked(true));
     let spared = choose(&view(&[(0, 2)], &[(0, 5)]), &asked(false));
     assert_eq!(spared, Some(Choice::Open((0, 2), 0)), "promised extents are not used for neatness");
@@ -88,12 +88,13 @@ fn chunk_on(map: &ShareMap, pv: u32) -> Chunk {
 
 #[test]
 fn share_names_the_disk_and_the_last_extent_there_is_taken() {
-    let policy = Policy::Share(share(3));
+    let map = share(3);
+    let policy = Policy::Share(&map);
     let Policy::Share(map) = &policy else { return };
     let chunk = chunk_on(map, 1);
     for offset in [0, 5, 15] {
         let owner = (BranchId(1), Chunk(chunk.0 + offset));
-        let asked = |spare| Ask { owner, last: Some((0, 4)), spare, ..ask(&policy) };
+        let asked = |spare| Ask { owner, last: Some((0, 4)), spare, ..ask(policy) };
         let all = view(&[(0, 4), (1, 2), (1, 6), (2, 0)], &[(0, 5), (1, 1), (2, 3)]);
         assert_eq!(choose(&all, &asked(true)), Some(Choice::Open((1, 2), 0)));
         let begun = View { last: Some((1, 6)), ..view(&all.open, &all.free) };
@@ -112,7 +113,8 @@ fn share_names_the_disk_and_the_last_extent_there_is_taken() {
 
 #[test]
 fn a_full_disk_is_passed_over_in_the_order_of_the_ranking() {
-    let policy = Policy::Share(share(4));
+    let map = share(4);
+    let policy = Policy::Share(&map);
     let Policy::Share(map) = &policy else { return };
     for part in 0..50 {
         let owner = (BranchId(1), Chunk(16 * part));
@@ -120,7 +122,7 @@ fn a_full_disk_is_passed_over_in_the_order_of_the_ranking() {
         for full in 0..4 {
             let left = &ranking[full..];
             let free: Vec<ExtentId> = left.iter().map(|pv| (*pv, 3)).collect();
-            let chosen = choose(&view(&[], &free), &Ask { owner, ..ask(&policy) });
+            let chosen = choose(&view(&[], &free), &Ask { owner, ..ask(policy) });
             assert_eq!(chosen, Some(Choice::Free((left[0], 3), 0)));
         }
     }
@@ -128,11 +130,12 @@ fn a_full_disk_is_passed_over_in_the_order_of_the_ranking() {
 
 #[test]
 fn what_is_preserved_stays_on_the_disk_of_its_origin() {
-    let policy = Policy::Share(share(3));
+    let map = share(3);
+    let policy = Policy::Share(&map);
     let Policy::Share(map) = &policy else { return };
     let owner = (BranchId(1), chunk_on(map, 1));
     let all = view(&[(0, 4), (1, 2)], &[(2, 3)]);
-    let asked = |class, pv| Ask { class, owner, origin: Some(((pv, 9), 1)), ..ask(&policy) };
+    let asked = |class, pv| Ask { class, owner, origin: Some(((pv, 9), 1)), ..ask(policy) };
     assert_eq!(choose(&all, &asked(Class::Preserved, 0)), Some(Choice::Open((0, 4), 0)));
     assert_eq!(choose(&all, &asked(Class::Preserved, 2)), Some(Choice::Free((2, 3), 0)));
     assert_eq!(choose(&all, &asked(Class::Preserved, 7)), Some(Choice::Open((1, 2), 0)));
@@ -152,7 +155,7 @@ fn in_region(open: &[u32], free: &[u32], class: Class, origin: u32, spare: bool)
         origin: Some(((1, origin), 3)),
         region: Some(Region { pv: 1, first: 6 }),
         spare,
-        ..ask(&policy)
+        ..ask(policy)
     };
     choose(&view(&on_pv(open), &on_pv(free)), &asked)
 }
@@ -210,14 +213,15 @@ fn a_region_is_where_its_content_lies() {
 /// P1: whatever is free is found, under every policy, with and without spare extents.
 #[test]
 fn what_is_free_is_found() {
+    let (map, of_others) = (share(3), ShareMap::default());
     let policies = [
         ("anywhere", Policy::Anywhere),
         ("contiguous", Policy::Contiguous),
-        ("share", Policy::Share(share(3))),
-        ("share of others", Policy::Share(ShareMap::default())),
+        ("share", Policy::Share(&map)),
+        ("share of others", Policy::Share(&of_others)),
         ("snap-aware", Policy::SnapAware(SNAP_AWARE)),
     ];
-    for (name, policy) in &policies {
+    for (name, policy) in policies {
         for spare in [false, true] {
             let far = ((3, 7), 5);
             let asked = |class| Ask {

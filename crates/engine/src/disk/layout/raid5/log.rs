@@ -5,9 +5,9 @@
 //!
 //! The file `parity-NAME` of the data directory has two halves. Entries use them in turn. An entry
 //! counts until the next one is written, and that happens after the lines of this one are durable.
-//! So at most one entry is needed: the youngest that verifies. Lines whose parity is on a member that
-//! is out are written without an entry. An empty entry comes before them, because they may be lines
-//! of the entry that counts.
+//! So at most one entry is needed: the youngest that verifies. Lines whose parity is on a member
+//! that is out are written without an entry. An empty entry comes before them, because they may be
+//! lines of the entry that counts.
 //!
 //! | bytes of a half | field |
 //! |---|---|

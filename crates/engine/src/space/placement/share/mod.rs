@@ -36,7 +36,7 @@ const FEW: u64 = 8;
 pub(crate) struct Weight {
     /// The number of the physical volume.
     pub(crate) pv: u32,
-    /// Number of its extents.
+    /// Its size as far as it counts: hundredths of extents.
     pub(crate) capacity: u64,
     /// Whether it takes data. One that does not has no share, but still counts for the unit.
     pub(crate) gives: bool,

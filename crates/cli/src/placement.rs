@@ -1,0 +1,87 @@
+//! Placements: where the pool, or a volume, has its new data.
+
+use clap::Args;
+use hindcast_api::{PatchPlacement, Placement, Pool, Size, Volume};
+
+/// The sizes of the placement snap-aware.
+#[derive(Debug, Args)]
+pub(crate) struct Sizes {
+    /// With snap-aware: size of a slice of a volume, behind which there is a gap for snapshots
+    /// [default: 64M]
+    #[arg(long, value_name = "SIZE", requires = "placement")]
+    pub(crate) slice_size: Option<Size>,
+    /// With snap-aware: number of snapshots that the gap has room for [default: 4]
+    #[arg(long, value_name = "NUMBER", requires = "placement")]
+    pub(crate) snapshots: Option<u32>,
+    /// With snap-aware: part of a slice that one snapshot keeps, in per cent [default: 10]
+    #[arg(long, value_name = "PERCENT", requires = "placement")]
+    pub(crate) snapshot_percent: Option<u32>,
+}
+
+impl Sizes {
+    /// Returns the placement that a volume is to have. `None`: that of the pool.
+    pub(crate) fn with(&self, policy: Option<Placement>) -> PatchPlacement {
+        PatchPlacement {
+            policy,
+            slice_size: self.slice_size.map(|size| size.0),
+            snapshots: self.snapshots,
+            snapshot_percent: self.snapshot_percent,
+        }
+    }
+}
+
+/// The placement of a volume.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Of {
+    Pool,
+    Volume(Placement),
+}
+
+impl Of {
+    pub(crate) fn parse(text: &str) -> Result<Of, String> {
+        match text {
+            "pool" => Ok(Of::Pool),
+            text => text.parse().map(Of::Volume).map_err(|error| format!("{error}, or pool")),
+        }
+    }
+
+    pub(crate) fn own(self) -> Option<Placement> {
+        match self {
+            Of::Pool => None,
+            Of::Volume(placement) => Some(placement),
+        }
+    }
+}
+
+/// Describes the placement of the pool.
+pub(crate) fn of_pool(pool: &Pool) -> String {
+    described(pool.placement, pool.slice_size, pool.gap_size)
+}
+
+/// Describes the placement of a volume.
+pub(crate) fn of_volume(volume: &Volume) -> String {
+    let own = volume.placement.map(|own| described(own.policy, own.slice_size, own.gap_size));
+    own.unwrap_or_else(|| "that of the pool".into())
+}
+
+fn described(policy: Placement, slice_size: Option<u64>, gap_size: Option<u64>) -> String {
+    match (slice_size, gap_size) {
+        (Some(slice), Some(gap)) => {
+            format!("{}, slices of {} and gaps of {}", policy.name(), Size(slice), Size(gap))
+        }
+        _ => policy.name().into(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_volume_has_the_placement_of_the_pool_or_its_own() {
+        assert_eq!(Of::parse("pool"), Ok(Of::Pool));
+        assert_eq!(Of::parse("share"), Ok(Of::Volume(Placement::Share)));
+        let refused = Of::parse("near").unwrap_err();
+        assert!(refused.contains("snap-aware") && refused.ends_with("or pool"), "{refused}");
+    }
+}
