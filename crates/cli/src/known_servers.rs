@@ -4,19 +4,19 @@
 //! `HOST:PORT sha256:DIGITS`. A line that begins with `#` is a comment.
 
 use crate::failure::Failure;
+use crate::user_files;
 use hindcast_api::{Fingerprint, fingerprint_of};
-use std::fs;
 use std::io::{self, BufRead, IsTerminal, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 /// Returns the fingerprint that the certificate of the server at `authority` must have. A server
 /// that the file does not have is shown to the person at the terminal, and added if the person
 /// confirms it. Without a terminal it is refused. The server has `limit` to show its certificate.
 pub(crate) fn fingerprint(authority: &str, limit: Option<Duration>) -> Result<Fingerprint, Failure> {
-    let path = path()?;
-    if let Some(known) = find(&read(&path)?, authority) {
+    let path =
+        user_files::path("known_servers", "no known servers can be remembered; use --fingerprint or --ca")?;
+    if let Some(known) = find(&user_files::read(&path)?, authority) {
         return known.map_err(|why| Failure::usage(format!("{}: {why}", path.display())));
     }
     let found = fingerprint_of(authority, limit)
@@ -31,23 +31,6 @@ pub(crate) fn fingerprint(authority: &str, limit: Option<Duration>) -> Result<Fi
     }
     add(&path, authority, found)?;
     Ok(found)
-}
-
-/// Returns the path of the file.
-fn path() -> Result<PathBuf, Failure> {
-    let given = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
-    let config = given("XDG_CONFIG_HOME").or_else(|| Some(given("HOME")?.join(".config")));
-    let config = config.ok_or_else(|| {
-        Failure::usage("HOME is not set, so no known servers can be remembered; use --fingerprint or --ca")
-    })?;
-    Ok(config.join("hindcast").join("known_servers"))
-}
-
-fn read(path: &Path) -> Result<String, Failure> {
-    match fs::read_to_string(path) {
-        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(String::new()),
-        read => read.map_err(|e| Failure::usage(format!("read {}: {e}", path.display()))),
-    }
 }
 
 /// Returns the fingerprint in the line of a server.
@@ -72,14 +55,8 @@ fn confirm(authority: &str, found: Fingerprint) -> Result<bool, Failure> {
 }
 
 fn add(path: &Path, authority: &str, found: Fingerprint) -> Result<(), Failure> {
-    let write = || {
-        if let Some(dir) = path.parent() {
-            fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
-        }
-        let mut file = fs::OpenOptions::new().append(true).create(true).mode(0o600).open(path)?;
-        file.write_all(format!("{authority} sha256:{found}\n").as_bytes())
-    };
-    write().map_err(|e| Failure::Failed(format!("remember the server in {}: {e}", path.display())))
+    user_files::append(path, &format!("{authority} sha256:{found}"))
+        .map_err(|e| Failure::Failed(format!("remember the server in {}: {e}", path.display())))
 }
 
 #[cfg(test)]
@@ -90,11 +67,11 @@ mod tests {
     fn a_confirmed_server_is_known() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("a/b/known_servers");
-        assert!(find(&read(&path).unwrap(), "h:1").is_none());
+        assert!(find(&user_files::read(&path).unwrap(), "h:1").is_none());
         let fingerprint: Fingerprint = "11".repeat(32).parse().unwrap();
         add(&path, "h:1", fingerprint).unwrap();
         add(&path, "h:2", "22".repeat(32).parse().unwrap()).unwrap();
-        let text = read(&path).unwrap();
+        let text = user_files::read(&path).unwrap();
         assert_eq!(find(&text, "H:1"), Some(Ok(fingerprint)));
         assert_eq!(find(&text, "h:3"), None);
         assert!(find("#h:1 x\nh:1 sha256:zz\n", "h:1").unwrap().is_err());

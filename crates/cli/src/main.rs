@@ -13,6 +13,7 @@ mod check;
 mod clients;
 mod clone;
 mod console;
+mod context;
 mod events;
 mod extras;
 mod failure;
@@ -53,6 +54,7 @@ mod transfer;
 mod trash;
 mod unfinished;
 mod user;
+mod user_files;
 mod view;
 mod volume;
 mod when;
@@ -178,6 +180,9 @@ enum Command {
     /// Read file systems for a server, through a socket that is standard input
     #[command(name = files::READER, hide = true)]
     FileReader,
+    /// Names for servers, so that --server needs no address: add, list, use, remove
+    #[command(subcommand, after_help = context::EXAMPLES)]
+    Context(context::Command),
     Completions(extras::Completions),
     Man(extras::Man),
 }
@@ -217,8 +222,11 @@ fn run_by_name(global: &Global, args: Vec<OsString>) -> Result<(), Failure> {
 impl Command {
     /// Returns whether the command talks to a server that runs already.
     fn asks_a_server(&self) -> bool {
-        use Command::{Check, Completions, Man, RestoreMetadata, Salvage, Serve};
-        !matches!(self, Serve(_) | Check(_) | RestoreMetadata(_) | Salvage(_) | Completions(_) | Man(_))
+        use Command::{Check, Completions, Context, Man, RestoreMetadata, Salvage, Serve};
+        !matches!(
+            self,
+            Serve(_) | Check(_) | RestoreMetadata(_) | Salvage(_) | Context(_) | Completions(_) | Man(_)
+        )
     }
 }
 
@@ -256,6 +264,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         Command::RestoreMetadata(args) => restore::run(&args, &global.output()),
         Command::Salvage(args) => salvage::run(&args, &global.output()),
         Command::FileReader => Ok(hindcast_files::run()?),
+        Command::Context(command) => context::run(command, global.token_file(), &global.output()),
         Command::Completions(args) => extras::completions(&args),
         Command::Man(args) => extras::man(&args),
     }

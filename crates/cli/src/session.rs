@@ -1,5 +1,6 @@
 //! The options that every command has, and the connection to the server that most commands use.
 
+use crate::context;
 use crate::failure::Failure;
 use crate::known_servers;
 use crate::output::{Format, Output};
@@ -13,8 +14,9 @@ const LOCAL_SOCKET: &str = "./hindcast.sock";
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct Global {
-    /// Server to connect to: the path of its Unix socket, https://HOST:PORT, or http://HOST:PORT
-    /// [default: /run/hindcast/hindcast.sock if it exists, otherwise ./hindcast.sock]
+    /// Server to connect to: the path of its Unix socket, https://HOST:PORT, http://HOST:PORT, or a
+    /// name that you gave it [default: that of hindcast context use, otherwise
+    /// /run/hindcast/hindcast.sock if it exists, otherwise ./hindcast.sock]
     #[arg(
         long,
         visible_alias = "server",
@@ -118,18 +120,27 @@ impl Global {
         Output(self.output.clone())
     }
 
+    /// Returns the file with the token that the command line or the environment names.
+    pub(crate) fn token_file(&self) -> Option<&Path> {
+        self.token_file.as_deref().filter(|path| !path.as_os_str().is_empty())
+    }
+
     /// Makes the session. It sends no request to the server. It asks a server with TLS that is not
     /// known yet for its certificate.
     pub(crate) fn session(&self) -> Result<Session, Failure> {
         // An empty variable is one that is not set.
-        let endpoint = match self.socket.as_deref().filter(|text| !text.is_empty()) {
+        let given = self.socket.as_deref().filter(|text| !text.is_empty());
+        let context = context::of(given)?;
+        let endpoint = match context.as_ref().map(|context| context.endpoint.as_str()).or(given) {
             Some(text) => text.parse().map_err(|e| Failure::usage(format!("--socket: {e}")))?,
             None => default_endpoint(Path::new(SYSTEM_SOCKET)),
         };
-        let token = match self.token_file.as_ref().filter(|path| !path.as_os_str().is_empty()) {
+        let token = match self.token_file() {
             Some(path) => Some(read_token(path)?),
             None => token_in_environment()?,
         };
+        let of_context = || context.and_then(|of| of.token_file).map(|path| read_token(&path));
+        let token = token.map_or_else(|| of_context().transpose(), |token| Ok(Some(token)))?;
         if token.is_some() && !self.plain && !endpoint.is_private() {
             return Err(Failure::usage(format!(
                 "{endpoint}: everyone on the way could read the token; use https://, or a Unix socket, or give --plain"

@@ -6,6 +6,7 @@
 mod audit;
 mod check;
 mod commands;
+mod contexts;
 mod daemon;
 mod events;
 mod faults;
