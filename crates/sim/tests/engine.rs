@@ -113,6 +113,7 @@ fn seeds_of_whole_runs_that_found_bugs() {
         (217078, "an interrupted batch was not completed in memory beside sectors that can't be read"),
         (40_010_547, "the parity log did not have what destage keeps of a unit that it writes as a whole"),
         (40_011_301, "the same, after a kill"),
+        (40_030_561, "a member whose new header was cut short could not be rebuilt without force"),
         (50_011_145, "an entry of the parity log counted after writes without one to its lines"),
         (60_010_897, "a salvage showed a block that the parity log proves wrong"),
         (60_011_878, "a salvage computed parities from those that its opening had corrected in memory only"),

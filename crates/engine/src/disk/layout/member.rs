@@ -64,9 +64,13 @@ pub(crate) fn check(disk: &dyn Disk, layout: &Uuid, member: &Uuid, capacity: u64
     }
 }
 
-/// Returns whether a disk is, or was, a member of a layout.
+/// Returns whether a disk is, or was, a member of a layout. A header that a crash left half written
+/// counts: the UUID of the layout is the same before and after.
 pub(crate) fn is_of(disk: &dyn Disk, layout: &Uuid) -> io::Result<bool> {
-    Ok(mark_of(disk)?.is_some_and(|(of, _)| of == *layout))
+    let mut header = vec![0; HEADER];
+    disk.read_at(&mut header, 0)?;
+    let mut r = Reader::new(&header);
+    Ok(r.take(8) == Some(MAGIC) && r.take(8).is_some() && r.uuid() == Some(*layout))
 }
 
 /// Returns the UUIDs of layout and member in the header of a disk, if it has one.
@@ -130,11 +134,15 @@ mod tests {
         assert!(error(&layout, &member, 11).contains("smaller"));
         assert!(error(&layout, &other, 10).contains("another member"));
         assert!(error(&other, &member, 10).contains("another layout"));
+        assert!(is_of(&*disk, &layout).unwrap() && !is_of(&*disk, &other).unwrap());
+        // A crash may leave a new header half written.
         disk.write_at(&[7], 40).unwrap();
         assert!(error(&layout, &member, 10).contains("no header"));
+        assert!(is_of(&*disk, &layout).unwrap() && !is_of(&*disk, &other).unwrap());
         write_header(&*disk, &member, &record).unwrap();
         wipe(&*disk).unwrap();
         assert!(error(&layout, &member, 10).contains("no header"));
+        assert!(!is_of(&*disk, &layout).unwrap());
     }
 
     #[test]
