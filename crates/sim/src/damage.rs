@@ -369,6 +369,7 @@ mod tests {
             spares: false,
             grows: false,
             reserve: false,
+            makes_zeros: false,
             ops,
         };
         run_script(&script, None, None, None).map(drop).unwrap();

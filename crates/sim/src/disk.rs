@@ -118,6 +118,7 @@ impl SimDir {
             fail_sync: None,
             unreadable: BTreeSet::new(),
             rotten: BTreeSet::new(),
+            makes_zeros: false,
             bad: Vec::new(),
             failing: Vec::new(),
             away: Vec::new(),
@@ -132,6 +133,11 @@ impl SimDir {
     /// that are created from now on.
     pub fn set_tear_model(&self, model: fn(&str) -> TearModel) {
         self.0.lock().tear_model = model;
+    }
+
+    /// Sets whether disks make zeros when they are asked to.
+    pub(crate) fn set_makes_zeros(&self, makes_zeros: bool) {
+        self.0.lock().makes_zeros = makes_zeros;
     }
 
     /// Adds a block device of `len` bytes under an absolute path.

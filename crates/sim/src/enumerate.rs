@@ -36,6 +36,7 @@ fn plan_of(script: &Script) -> Plan {
     plan.layout = script.layout;
     plan.spares = script.spares;
     (plan.grows, plan.reserve) = (script.grows, script.reserve);
+    plan.makes_zeros = script.makes_zeros;
     if script.grows {
         // All that moves is in use.
         plan.pvs = vec![((1 << 20) + 14 * plan.config.extent_size, false)];

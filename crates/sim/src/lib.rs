@@ -91,6 +91,10 @@ pub const FIRST_DEDICATED: u64 = 70_000_000;
 /// may do so later. They are on no layout.
 pub const FIRST_BY_CHUNK: u64 = 31_000_000;
 
+/// In the upper half of each million of seeds with a layout, disks make zeros: a RAID-5 knows that
+/// its lines are consistent, and gives unused space back.
+const MILLION: u64 = 1_000_000;
+
 /// (divisor, remainder): a seed with this remainder is about chunks that are longer than a journal
 /// record, unless it is about a crowd.
 const LARGE: (u64, u64) = (10, 8);
@@ -138,6 +142,7 @@ fn any_run(
             let has_rows = if seed >= FIRST_WITH_SPARES { seed % 3 != 0 } else { seed >= FIRST_WITH_RAID5 };
             let shape = if has_rows { Shape::raid5_of(seed) } else { Shape::Mirror };
             (plan.layout, plan.backing) = (Some(shape), None);
+            plan.makes_zeros = seed % MILLION >= MILLION / 2;
         }
         if plan.sums && !plan.references {
             plan.options.direct_min = None;

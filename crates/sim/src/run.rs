@@ -140,6 +140,7 @@ impl Run {
         let mut rand = Rand::new(seed);
         let dir = SimDir::new(rand.bits());
         dir.set_backing(plan.backing);
+        dir.set_makes_zeros(plan.makes_zeros);
         dir.set_tear_model(if plan.config.atomic_unit == 4096 { tear_4096 } else { tear_512 });
         let clock = Arc::new(ManualClock::new(1_800_000_000_000_000_000));
         clock.boot_after(0);

@@ -41,6 +41,8 @@ pub struct Script {
     pub grows: bool,
     /// Whether the layout has a reserve.
     pub reserve: bool,
+    /// Whether disks make zeros, so that a RAID-5 gives space back.
+    pub makes_zeros: bool,
     /// The operations.
     pub ops: Vec<Op>,
 }
@@ -57,6 +59,7 @@ fn script(name: &'static str, atomic_unit: u32, ops: Vec<Op>) -> Script {
         spares: false,
         grows: false,
         reserve: false,
+        makes_zeros: false,
         ops,
     }
 }
@@ -66,7 +69,7 @@ fn by_reference(name: &'static str, ops: Vec<Op>) -> Script {
 }
 
 /// Returns the scripts that always have sums.
-fn with_sums() -> [Script; 15] {
+fn with_sums() -> [Script; 16] {
     let kept = |name, ops| Script { sums: true, ..by_reference(name, ops) };
     let on = |layout, name, ops| Script { sums: true, layout: Some(layout), ..by_reference(name, ops) };
     let repair = |name, ops| Script { sums: true, ..script(name, 4096, ops) };
@@ -86,6 +89,7 @@ fn with_sums() -> [Script; 15] {
         Script { grows: true, ..on(Shape::RAID5, "raid5-grow", layouts::growth()) },
         Script { reserve: true, ..on(Shape::Mirror, "mirror-reserve", layouts::spare()) },
         Script { reserve: true, ..on(Shape::RAID5, "raid5-reserve", layouts::spare()) },
+        Script { makes_zeros: true, ..on(Shape::RAID5, "raid5-punch", layouts::giving_back()) },
     ]
 }
 

@@ -424,6 +424,8 @@ pub struct Plan {
     pub grows: bool,
     /// Whether a layout has a disk more, whose space is kept for what one of them has.
     pub reserve: bool,
+    /// Whether disks make zeros, so that a RAID-5 gives space back.
+    pub makes_zeros: bool,
     /// Whether the place of a slot may depend on the chunk that it is for.
     pub by_chunk: bool,
     /// Whether physical volumes that are added may be dedicated.
@@ -477,6 +479,7 @@ impl Plan {
             spares: false,
             grows: false,
             reserve: false,
+            makes_zeros: false,
             by_chunk: false,
             dedicates: false,
         }
@@ -549,6 +552,7 @@ impl Plan {
             spares: false,
             grows: false,
             reserve: false,
+            makes_zeros: false,
             by_chunk: false,
             dedicates: false,
         }

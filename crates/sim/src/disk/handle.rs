@@ -217,6 +217,27 @@ impl Disk for SimDisk {
         machine.end()
     }
 
+    /// A crash may leave a part of it.
+    fn zero(&self, offset: u64, len: u64, _unmap: bool) -> io::Result<bool> {
+        let mut machine = self.for_changing()?;
+        if !machine.makes_zeros {
+            return Ok(false);
+        }
+        let file = machine.files.get(&self.id).ok_or_else(crashed)?;
+        let mut len = len.min(file.now.len().saturating_sub(offset));
+        if !machine.begin_whole(self.life, self.id, false)? {
+            len = machine.rand.below(len.div_ceil(SECTOR) + 1) * SECTOR;
+        }
+        if len > 0 {
+            machine.change(self.id, Change::Zero { offset, len })?;
+            if let Some(file) = machine.files.get_mut(&self.id) {
+                let pages = offset.div_ceil(PAGE)..(offset + len) / PAGE;
+                file.backed.retain(|page| !pages.contains(page));
+            }
+        }
+        machine.end().map(|()| true)
+    }
+
     fn backing_available(&self) -> io::Result<Option<Backing>> {
         let machine = self.machine()?;
         let file = machine.files.get(&self.id).ok_or_else(crashed)?;

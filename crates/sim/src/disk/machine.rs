@@ -39,6 +39,8 @@ pub(super) struct Machine {
     pub(super) unreadable: BTreeSet<(u64, u64)>,
     /// Pages in which a bit has flipped, as (file, page). They stay here when they are written.
     pub(super) rotten: BTreeSet<(u64, u64)>,
+    /// Whether disks make zeros when they are asked to.
+    pub(super) makes_zeros: bool,
     pub(super) bad: Vec<(String, Range<u64>)>,
     /// Files that accept no writes: the name, how the file fails, and the number of changes until
     /// then.

@@ -1,7 +1,7 @@
 //! Scripts of pools on a layout, of whose members one fails. After each cut the member that fails
 //! is away in half of the runs.
 
-use super::{KIB, freeze, look, volume, write};
+use super::{KIB, discard, freeze, look, volume, write};
 use crate::workload::Op;
 
 /// Fails the writes of the weak member after some changes.
@@ -109,5 +109,24 @@ pub(super) fn spares() -> Vec<Op> {
         Op::Drain,
         Op::Settle,
         look(1, 128 * KIB),
+    ])
+}
+
+/// Extents become empty, their rows are given back, and some are used again.
+pub(super) fn giving_back() -> Vec<Op> {
+    begin(vec![
+        write(64 * KIB, 192 * KIB, false),
+        Op::Drain,
+        discard(16 * KIB, 220 * KIB),
+        Op::Drain,
+        Op::Settle,
+        write(0, 16 * KIB, false),
+        Op::Drain,
+        write(32 * KIB, 100 * KIB, true),
+        Op::Drain,
+        discard(0, 256 * KIB),
+        Op::Settle,
+        write(5 * KIB, 40 * KIB, false),
+        Op::Drain,
     ])
 }

@@ -49,6 +49,7 @@ impl Disk for Raid5 {
     /// Reserves the space of all blocks of the rows that have a part of the range.
     fn allocate(&self, offset: u64, len: u64) -> io::Result<()> {
         self.check_end(offset, usize::try_from(len).unwrap_or(usize::MAX))?;
+        self.punches.forget(&self.rows.range_of_rows(offset..offset + len));
         let lines = self.rows.lines_of(offset..offset + len);
         let mut from = lines.start;
         while from < lines.end {
@@ -78,9 +79,9 @@ impl Disk for Raid5 {
         }
         Ok(())
     }
-    /// Does nothing: without a block, its line would not be consistent.
-    fn punch(&self, _offset: u64, _len: u64) -> io::Result<()> {
-        Ok(())
+    /// Gives whole rows back, together with others: see `punch.rs`.
+    fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
+        self.note_unused(offset..self.content_len().min(offset.saturating_add(len)))
     }
     fn zero(&self, _offset: u64, _len: u64, _unmap: bool) -> io::Result<bool> {
         Ok(false)

@@ -96,6 +96,7 @@ impl Raid5 {
             true => self.members.sync_all(purpose),
             false => self.flush_blocks(&mut log, &blocks, purpose),
         };
+        let done = done.and_then(|()| self.give_back(&mut log));
         if let Err(error) = done {
             return Err(like(self.broken.get_or_init(|| error)));
         }

@@ -17,6 +17,7 @@ mod groups;
 mod log;
 mod mend;
 mod pending;
+mod punch;
 mod rebuild;
 mod replay;
 mod rows;
@@ -69,6 +70,8 @@ pub struct Raid5 {
     /// written.
     lines: RwLock<()>,
     groups: Groups,
+    /// What nothing uses, and is to be given back.
+    punches: punch::Punches,
     copied: Mutex<Copied>,
     /// Blocks that an opening for reading would have to write, by column and line. A salvage opens
     /// for reading, and then writes to an overlay in memory: the first flush writes them there.
@@ -135,6 +138,7 @@ impl Raid5 {
             log: Mutex::new(log),
             lines: RwLock::new(()),
             groups,
+            punches: punch::Punches::default(),
             copied: Mutex::default(),
             corrected: RwLock::default(),
             kept_parts: Mutex::default(),
@@ -331,6 +335,7 @@ impl Raid5 {
         let len = parts.iter().map(|part| part.len()).sum();
         self.check_end(at, len)?;
         let end = at + len as u64;
+        self.punches.forget(&(at..end));
         let mut whole = Vec::with_capacity(len / BLOCK + 2);
         let keeps_parts = !self.kept_parts.lock().is_empty();
         let mut ends = Vec::new();

@@ -99,6 +99,19 @@ impl Rows {
         range.start / row * self.unit..range.end.div_ceil(row) * self.unit
     }
 
+    /// Returns a range of the content, extended to whole rows.
+    pub(super) fn range_of_rows(&self, range: std::ops::Range<u64>) -> std::ops::Range<u64> {
+        let row = self.unit * self.parity() as u64 * BLOCK as u64;
+        range.start / row * row..range.end.div_ceil(row) * row
+    }
+
+    /// Returns the lines of the rows that lie in a range of the content as a whole.
+    pub(super) fn whole_rows(&self, range: std::ops::Range<u64>) -> std::ops::Range<u64> {
+        let row = self.unit * self.parity() as u64 * BLOCK as u64;
+        let first = range.start.div_ceil(row);
+        first * self.unit..(range.end / row).max(first) * self.unit
+    }
+
     /// Returns the line behind the last one of a line's row.
     pub(super) fn end_of_row(&self, line: u64) -> u64 {
         (line / self.unit + 1) * self.unit

@@ -1,5 +1,7 @@
 //! Tests of RAID-5 as disks.
 
+mod punching;
+
 use super::rows::BLOCK;
 use crate::disk::layout::member::CONTENT_START;
 use crate::disk::layout::record::{LayoutKind, LayoutRecord};
@@ -420,6 +422,10 @@ impl Layer for Recorder {
     fn write_vectored_at(&self, disk: &LowerDisk, bufs: &mut [IoSlice<'_>], offset: u64) -> io::Result<()> {
         let whole: Vec<u8> = bufs.iter().flat_map(|buf| buf.iter().copied()).collect();
         self.write_at(disk, &whole, offset)
+    }
+    fn zero(&self, disk: &LowerDisk, offset: u64, len: u64, unmap: bool) -> io::Result<bool> {
+        self.0.lock().push((disk.name().into(), offset, vec![0; len as usize]));
+        punching::Zeroing::default().zero(disk, offset, len, unmap)
     }
 }
 
