@@ -56,7 +56,7 @@ pub(crate) use values::{
     BaseRecord, BitmapPage, BranchRecord, ExtentRecord, FillRecord, Frozen, ImageRecord, ImportRecord,
     Labels, Positions, PvRecord, SnapshotRecord, Value, VolumeRecord, decode_import, decode_labels,
     decode_method, decode_order, encode_import, encode_labels, encode_method, encode_order, put_placement,
-    take_placement,
+    take_placement, take_weight,
 };
 pub(crate) use versions::{VERSION_BYTES, Version};
 

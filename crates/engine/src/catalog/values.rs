@@ -4,7 +4,7 @@ use super::page::{Entry, Slot};
 use crate::area::Area;
 use crate::codec::{Reader, Writer, crc32c};
 use crate::ids::{BranchId, Epoch, Lsn, VolumeId};
-use crate::settings::{FULL_WEIGHT, Method, Order, Placement, SnapAware, SnapshotPolicy};
+use crate::settings::{FULL_WEIGHT, MAX_WEIGHT, Method, Order, Placement, SnapAware, SnapshotPolicy};
 use std::collections::BTreeMap;
 use uuid::Uuid;
 
@@ -38,6 +38,11 @@ pub(crate) fn put_placement(w: &mut Writer, placement: Placement) {
         Placement::Share => w.u8(2),
         Placement::SnapAware(SnapAware { slice, gap }) => w.u8(3).u32(slice).u32(gap),
     };
+}
+
+/// Reads the weight of a physical volume.
+pub(crate) fn take_weight(r: &mut Reader<'_>) -> Option<u32> {
+    r.u32().filter(|weight| (1..=MAX_WEIGHT).contains(weight))
 }
 
 pub(crate) fn take_placement(r: &mut Reader<'_>) -> Option<Placement> {
@@ -135,7 +140,7 @@ impl Value for PvRecord {
         let record = PvRecord::new(r.uuid()?, r.string()?, r.u32()?);
         let mut value = PvRecord { draining: r.u8()? != 0, dedicated: version == 2, ..record };
         if version >= 3 {
-            (value.dedicated, value.weight) = (r.u8().filter(|flag| *flag < 2)? == 1, r.u32()?);
+            (value.dedicated, value.weight) = (r.u8().filter(|flag| *flag < 2)? == 1, take_weight(&mut r)?);
         }
         r.end(value)
     }

@@ -3,7 +3,7 @@
 use super::{FollowUp, Operation};
 use crate::branch::namespace::Namespace;
 use crate::catalog::features::{OWN_PLACEMENTS, PLACEMENTS};
-use crate::catalog::{PvRecord, Txn, is_later, put_placement, take_placement};
+use crate::catalog::{PvRecord, Txn, is_later, put_placement, take_placement, take_weight};
 use crate::codec::{Reader, Writer};
 use crate::core::Core;
 use crate::error::Result;
@@ -96,7 +96,7 @@ impl Operation for SetWeight {
     }
 
     fn take(r: &mut Reader<'_>) -> Option<Self> {
-        Some(SetWeight { pv: r.u32()?, weight: r.u32()? })
+        Some(SetWeight { pv: r.u32()?, weight: take_weight(r)? })
     }
 
     fn apply(&self, names: &mut Namespace, _lsn: Lsn, _time: u64) -> Result<()> {

@@ -14,7 +14,8 @@ use crate::journal::{Cursor, FIRST_RECORD};
 use crate::shortage::Task;
 use crate::space::allocator::CommittedChange;
 use crate::space::reservations::BackingRoom;
-use crate::sums::Flushed;
+use crate::sums::{Flushed, UNKNOWN, unit_at};
+use crate::units::BLOCK;
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
@@ -239,6 +240,7 @@ impl Destager {
         any |= !slots.is_empty();
         if !slots.is_empty() {
             let change = state.allocator.reuse(&slots).map_err(|e| self.core.fault.poison(&e))?;
+            self.forget_emptied(state);
             for (slot, slot_log2) in &slots {
                 // No reader is left for this slot.
                 let range = slot.offset()..slot.offset() + (1 << slot_log2);
@@ -254,6 +256,19 @@ impl Destager {
         }
         self.measure_backing(state);
         Ok(any)
+    }
+
+    /// Forgets the sums of extents of RAID-5s that have become empty. A sum that stays costs time:
+    /// the RAID-5 looks for the content in vain.
+    pub(crate) fn forget_emptied(&self, state: &mut BackgroundState) {
+        let emptied = state.allocator.take_emptied();
+        if !self.core.sums.is_on() {
+            return;
+        }
+        let unknown = vec![UNKNOWN; (self.core.config.extent_size / BLOCK) as usize];
+        for (pv, from) in emptied {
+            let _ = self.core.sums.set(&pv, unit_at(from), &unknown);
+        }
     }
 
     /// Measures the free space of the file systems under sparse physical volumes and histories. If

@@ -106,12 +106,16 @@ impl Destager {
 
     fn try_lend(&self, state: &mut BackgroundState) -> Result<()> {
         let by_chunk = state.allocator.places_by_chunk();
-        let was_by_chunk = self.core.positions.placed_by_chunk.swap(by_chunk, Ordering::Relaxed);
+        let was_by_chunk = self.core.positions.placed_by_chunk.load(Ordering::Relaxed);
         if by_chunk && !was_by_chunk {
+            if !state.allocator.is_clean() {
+                return Ok(());
+            }
             // Only volumes with another placement of their own want slots from now on.
             self.core.lent.look().for_each(drop);
             self.recall_all(state)?;
         }
+        self.core.positions.placed_by_chunk.store(by_chunk, Ordering::Relaxed);
         if !self.core.writes_by_reference() || !state.allocator.is_clean() {
             return Ok(());
         }
@@ -196,6 +200,7 @@ impl Destager {
         let any = !slots.is_empty();
         if any {
             let change = state.allocator.reuse(&slots).map_err(|e| self.core.fault.poison(&e))?;
+            self.forget_emptied(state);
             self.core.space.settle(&change, &[]);
         }
         let kinds: Vec<SlotKind> = state.lending.0.keys().copied().collect();

@@ -18,7 +18,7 @@ use crate::ids::{BranchId, Lsn, VolumeId};
 use crate::info::VolumeInfo;
 use crate::info::pv::{DedicatedSpace, PvInfo};
 use crate::settings::{
-    DEFAULT_CHUNK_SIZE, FULL_WEIGHT, MAX_WEIGHT, NewVolume, Placement, PoolConfig, PvSpec, SnapshotPolicy,
+    DEFAULT_CHUNK_SIZE, MAX_WEIGHT, NewVolume, Placement, PoolConfig, PvSpec, SnapshotPolicy,
 };
 use crate::shortage::Task;
 use crate::space::label::Label;
@@ -135,7 +135,11 @@ impl Pool {
     /// are. A rollback keeps the placement, and clones inherit it.
     pub fn set_volume_placement(&self, name: &str, placement: Option<Placement>) -> Result<VolumeInfo> {
         placement.map_or(Ok(()), Placement::check)?;
-        if placement.is_some() && !self.core.has_feature(OWN_PLACEMENTS) {
+        if self.volume(name)?.placement == placement {
+            return self.volume(name);
+        }
+        // Older builds would not know the record, either.
+        if !self.core.has_feature(OWN_PLACEMENTS) {
             self.destager.enable_bare(OWN_PLACEMENTS)?;
         }
         self.destager
@@ -154,7 +158,10 @@ impl Pool {
         }
         let _one_at_a_time = self.core.pv_operations.lock();
         let pv = self.core.names.read().find_pv(wanted)?;
-        if weight != FULL_WEIGHT && !self.core.has_feature(OWN_PLACEMENTS) {
+        if self.pv(pv)?.weight == weight {
+            return self.pv(pv);
+        }
+        if !self.core.has_feature(OWN_PLACEMENTS) {
             self.destager.enable_bare(OWN_PLACEMENTS)?;
         }
         self.destager.submit(|_| Ok(SetWeight { pv, weight }.into()))?;

@@ -47,6 +47,8 @@ pub(crate) struct Allocator {
     /// Extents that stay open though they are empty: see [`Allocator::keep_open`].
     kept: lending::KeptExtents,
     bad: bad::BadSlots,
+    /// Extents of RAID-5s that have become empty: see [`Allocator::take_emptied`].
+    emptied: Vec<ExtentId>,
 }
 
 /// Number of open extents in which a run of slots is looked for.
@@ -176,6 +178,7 @@ impl Allocator {
             undo: Vec::new(),
             kept: lending::KeptExtents::default(),
             bad: bad::BadSlots::default(),
+            emptied: Vec::new(),
         }
     }
 
@@ -544,10 +547,23 @@ impl Allocator {
 
     /// Gives the backing space of an empty extent back. This is a hint: a failure costs space, not
     /// data.
-    fn punch(&self, id: ExtentId) {
+    fn punch(&mut self, id: ExtentId) {
         if let Some(state) = self.pvs.get(&id.0) {
+            self.emptied.extend(state.pv.is_raid5().then_some(id));
             let _ = state.pv.disk.punch(DATA_START + id.1 as u64 * self.extent_size, self.extent_size);
         }
+    }
+
+    /// Returns the extents of RAID-5s that have become empty: the physical volume, and the first
+    /// byte. A RAID-5 computes parities from what the other blocks of a line have, and their sums
+    /// must not tell of what was there.
+    pub(crate) fn take_emptied(&mut self) -> Vec<(Arc<Pv>, u64)> {
+        let emptied = std::mem::take(&mut self.emptied);
+        let of = |(pv, extent): ExtentId| {
+            let state = self.pvs.get(&pv)?;
+            Some((state.pv.clone(), DATA_START + u64::from(extent) * self.extent_size))
+        };
+        emptied.into_iter().filter_map(of).collect()
     }
 
     /// Returns whether the byte lies in a slot that is used, or that a reader may still hold. Also

@@ -81,8 +81,11 @@ impl Pv {
     /// Returns whether references to the physical volume may be sequenced. What a RAID-5 was sent
     /// since its last sync is lost if the process is killed, and a client's write must not be.
     pub(crate) fn takes_references(&self) -> bool {
-        let collects_writes = matches!(self.disk.as_layout(), Some(DiskLayout::Raid5(_)));
-        !self.leaving.load(Ordering::Acquire) && self.failure().is_none() && !collects_writes
+        !self.leaving.load(Ordering::Acquire) && self.failure().is_none() && !self.is_raid5()
+    }
+
+    pub(crate) fn is_raid5(&self) -> bool {
+        matches!(self.disk.as_layout(), Some(DiskLayout::Raid5(_)))
     }
 
     /// Returns the error of a write that failed. Unless it is a shortage, the physical volume has
@@ -260,7 +263,7 @@ pub(crate) fn open_known(
         std::io::ErrorKind::NotFound => Error::with_source(
             ErrorKind::NotFound,
             format!(
-                "open physical volume {path}: it is missing; attach it again, because the pool can't open without it"
+                "open physical volume {path}: it is missing; attach it again, because the pool can't open without it; `hindcast serve --salvage` serves what others have, read-only"
             ),
             e,
         ),

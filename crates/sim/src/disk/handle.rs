@@ -224,9 +224,12 @@ impl Disk for SimDisk {
             return Ok(false);
         }
         let file = machine.files.get(&self.id).ok_or_else(crashed)?;
-        let mut len = len.min(file.now.len().saturating_sub(offset));
-        if !machine.begin_whole(self.life, self.id, false)? {
-            len = machine.rand.below(len.div_ceil(SECTOR) + 1) * SECTOR;
+        let whole = len.min(file.now.len().saturating_sub(offset));
+        let mut len = whole;
+        // A disk may find out on the way that it can't.
+        let ends_early = machine.rand.below(16) == 0;
+        if !machine.begin_whole(self.life, self.id, false)? || ends_early {
+            len = (machine.rand.below(len.div_ceil(SECTOR) + 1) * SECTOR).min(whole);
         }
         if len > 0 {
             machine.change(self.id, Change::Zero { offset, len })?;
@@ -235,7 +238,7 @@ impl Disk for SimDisk {
                 file.backed.retain(|page| !pages.contains(page));
             }
         }
-        machine.end().map(|()| true)
+        machine.end().map(|()| !ends_early)
     }
 
     fn backing_available(&self) -> io::Result<Option<Backing>> {

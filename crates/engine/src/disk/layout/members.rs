@@ -294,7 +294,7 @@ impl Members {
     }
 
     /// Makes the record durable if it has changed.
-    fn store(&self) -> io::Result<()> {
+    pub(super) fn store(&self) -> io::Result<()> {
         let record = &mut *self.record.lock();
         match self.unsaved.load(Ordering::SeqCst) {
             true => self.save(record),

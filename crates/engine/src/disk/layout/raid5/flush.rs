@@ -92,10 +92,12 @@ impl Raid5 {
             let error = || io::Error::other("a flush of the RAID-5 was interrupted");
             return Err(like(self.broken.get_or_init(error)));
         };
-        let done = match blocks.is_empty() {
+        // A member that an opening found missing is out only in memory. The lines of the youngest
+        // entry may agree only without it, so the record says so before another entry counts.
+        let done = self.members.store().and_then(|()| match blocks.is_empty() {
             true => self.members.sync_all(purpose),
             false => self.flush_blocks(&mut log, &blocks, purpose),
-        };
+        });
         let done = done.and_then(|()| self.give_back(&mut log));
         if let Err(error) = done {
             return Err(like(self.broken.get_or_init(|| error)));

@@ -8,28 +8,24 @@
 //! serve many of them, and neighbours have whole rows together. A write or a reservation of space
 //! takes its range out again.
 
+use super::groups::GROUP;
 use super::log::{LoggedLine, ParityLog};
 use super::rows::BLOCK;
 use super::{Raid5, zeros};
 use crate::codec::crc32c;
 use crate::disk::SyncPurpose;
-use crate::disk::layout::members::Opened;
 use crate::error::is_shortage;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::io;
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-
-/// Number of bytes that are written at once where a disk can't make zeros by itself.
-const PIECE: u64 = 1 << 20;
 
 /// Ranges of the content that nothing uses and that are to be given back.
 #[derive(Default)]
 pub(super) struct Punches {
     ranges: Mutex<Ranges>,
-    /// A member can't give space back.
+    /// A member can't give space back. Nothing is tried until the next opening.
     are_useless: AtomicBool,
 }
 
@@ -92,7 +88,7 @@ impl Raid5 {
             ranges.add(range);
             ranges.bytes() >= self.room as u64 * BLOCK as u64
         };
-        if is_much { self.flush(SyncPurpose::Apply) } else { Ok(()) }
+        if is_much && self.are_all_at_rest() { self.flush(SyncPurpose::Apply) } else { Ok(()) }
     }
 
     /// Gives back the whole rows of what was noted. The caller holds the log, and the lines of its
@@ -100,22 +96,16 @@ impl Raid5 {
     pub(super) fn give_back(&self, log: &mut ParityLog) -> io::Result<()> {
         // Held until the rows are zeros: space that is reserved meanwhile must stay.
         let mut ranges = self.punches.ranges.lock();
-        if ranges.0.is_empty() {
-            return Ok(());
-        }
-        let taken = std::mem::take(&mut ranges.0);
-        if !self.are_all_at_rest() || self.punches.are_useless.load(Ordering::Relaxed) {
+        if ranges.0.is_empty() || !self.are_all_at_rest() {
             return Ok(());
         }
         let most = (log.room / self.rows.parity()).max(1) as u64;
-        for (start, end) in taken {
+        for (start, end) in std::mem::take(&mut ranges.0) {
             let lines = self.rows.whole_rows(start..end);
             let mut from = lines.start;
-            while from < lines.end {
+            while from < lines.end && !self.punches.are_useless.load(Ordering::Relaxed) {
                 let to = lines.end.min(from + most);
-                if !self.make_zeros(log, from..to)? {
-                    return Ok(());
-                }
+                self.make_zeros(log, from..to)?;
                 from = to;
             }
         }
@@ -129,8 +119,8 @@ impl Raid5 {
         is_whole && self.places.load().moving_since().is_none()
     }
 
-    /// Makes lines zeros on all members. False if that can't be done.
-    fn make_zeros(&self, log: &mut ParityLog, lines: Range<u64>) -> io::Result<bool> {
+    /// Makes lines zeros on all members, durably. There is at least one line.
+    fn make_zeros(&self, log: &mut ParityLog, lines: Range<u64>) -> io::Result<()> {
         let columns = self.rows.parity();
         let sum = crc32c(&zeros()[..]);
         let logged = |line| LoggedLine {
@@ -142,73 +132,52 @@ impl Raid5 {
             patched: Vec::new(),
         };
         log.append(&lines.clone().map(logged).collect::<Vec<_>>())?;
-        let made = {
+        let are_zeros = {
             let _alone = self.lines.write();
-            self.zero_places(&lines)
+            self.zero_places(&lines)?
         };
-        let is_made = match made {
-            Err(error) if is_shortage(&error) => {
-                let layout = &self.members.name;
-                tracing::warn!(layout, %error, "unused space is not given back");
-                // Some members may have zeros, and others not.
-                let groups = lines.start / super::groups::GROUP..=(lines.end - 1) / super::groups::GROUP;
-                let is_other = |group: u64, known: bool| known && !groups.contains(&group);
-                self.groups.change(&*self.members.dir, &self.members.name, is_other)?;
-                false
-            }
-            made => made?,
-        };
-        // The next entry replaces this one, so these lines must be durable before it is written.
-        self.members.sync_all(SyncPurpose::Parity)?;
-        if !is_made {
-            // The lines are as they were, or their group is not known any more.
+        if !are_zeros {
+            // Nothing is known of what a disk did that could not do all. The entry counts until
+            // this is durable.
+            let groups = lines.start / GROUP..=(lines.end - 1) / GROUP;
+            let is_other = |group: u64, known: bool| known && !groups.contains(&group);
+            self.groups.change(&*self.members.dir, &self.members.name, is_other)?;
             log.end_entry()?;
-            self.punches.are_useless.store(true, Ordering::Relaxed);
         }
-        Ok(is_made)
+        // The next entry replaces this one, so these lines must be durable before it is written.
+        self.members.sync_all(SyncPurpose::Parity)
     }
 
-    /// Makes the places of lines zeros. A member that fails is out. False, and nothing has changed,
-    /// if the first disk can't do it.
+    /// Makes the places of lines zeros. A member that fails is out. False if they may have anything
+    /// now. If one disk can't make zeros, this is not tried again.
     fn zero_places(&self, lines: &Range<u64>) -> io::Result<bool> {
         let places = self.places.load();
         let (mut from, end) = (lines.start * BLOCK as u64, lines.end * BLOCK as u64);
-        let mut is_any_made = false;
         while from < end {
             let span = &places.from(from)[0];
             let to = end.min(span.end());
             for place in &span.places {
                 let Some(disk) = self.members.disk(place.member) else { continue };
                 let at = place.offset + (from - span.start);
-                match zero_on(&disk, at, to - from, is_any_made) {
-                    Ok(true) => is_any_made = true,
-                    Ok(false) => return Ok(false),
-                    Err(error) if is_shortage(&error) => return Err(error),
-                    Err(error) => self.members.lose(place.member, &disk, &error)?,
+                match disk.0.zero(at, to - from, true) {
+                    Ok(true) => continue,
+                    Ok(false) => {}
+                    Err(error) if is_shortage(&error) => {
+                        let layout = &self.members.name;
+                        tracing::warn!(layout, %error, "unused space is not given back any more");
+                    }
+                    Err(error) => {
+                        self.members.lose(place.member, &disk, &error)?;
+                        continue;
+                    }
                 }
+                self.punches.are_useless.store(true, Ordering::Relaxed);
+                return Ok(false);
             }
             from = to;
         }
         Ok(true)
     }
-}
-
-/// Makes a range of a disk zeros. False if the disk can't do it and `must` is not set.
-fn zero_on(disk: &Arc<Opened>, at: u64, len: u64, must: bool) -> io::Result<bool> {
-    if disk.0.zero(at, len, true)? {
-        return Ok(true);
-    }
-    if !must {
-        return Ok(false);
-    }
-    let zeros = vec![0; len.min(PIECE) as usize];
-    let mut from = 0;
-    while from < len {
-        let piece = (len - from).min(PIECE);
-        disk.0.write_at(&zeros[..piece as usize], at + from)?;
-        from += piece;
-    }
-    Ok(true)
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
 //! Tests of RAID-5 as disks.
 
 mod punching;
+mod returns;
 
 use super::rows::BLOCK;
 use crate::disk::layout::member::CONTENT_START;
