@@ -39,6 +39,7 @@ fn an_upgrade_is_for_good() {
             ("trash", FeatureState::Internal),
             ("placements", FeatureState::Internal),
             ("dedicated", FeatureState::Internal),
+            ("own-placements", FeatureState::Internal),
         ]
     );
     let before = pool.stats().sequenced_lsn;
