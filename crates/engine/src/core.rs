@@ -156,6 +156,9 @@ pub(crate) struct Work {
     pub(crate) kicks: AtomicU64,
     /// Time of the monotonic clock at which policies are checked again.
     pub(crate) policies_after: AtomicU64,
+    /// Time of the monotonic clock at which a task goes on that pauses because of its rate; 0:
+    /// there is none.
+    pub(crate) due: AtomicU64,
     pub(crate) signal: Condvar,
     pub(crate) closed: AtomicBool,
     /// The pool was closed without an error.

@@ -10,6 +10,7 @@ use hindcast_engine::testing::{
 use hindcast_engine::world::{Rng, SplitMix};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 const CHUNK: u64 = 16 * KIB;
 const CHUNKS: u64 = 48 * MIB / CHUNK;
@@ -144,6 +145,20 @@ fn data_of_another_placement_is_moved_and_a_kill_interrupts_nothing() {
     assert!(!site.pool.rebalancing().running);
     assert_even(&site.pool);
     assert_content(&site.open("v"));
+}
+
+/// A task with a rate goes on when its pause is over, not when the next look is due.
+#[test]
+fn a_pause_is_as_long_as_the_rate_demands() {
+    let (site, _v) = site();
+    site.pool.add_pv(&pv("e", 21 * MIB)).unwrap();
+    site.pool.rebalance(64 * MIB).unwrap();
+    idle(&site.pool);
+    assert!(site.pool.rebalancing().running);
+    site.pool.wait_for_work(Duration::ZERO);
+    let began = Instant::now();
+    site.pool.wait_for_work(Duration::from_secs(60));
+    assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
 }
 
 #[test]

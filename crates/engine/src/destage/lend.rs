@@ -136,13 +136,20 @@ impl Destager {
         let now = self.core.world.clock.monotonic();
         let demands: Vec<Demand> = self.core.lent.look().collect();
         for demand in demands {
-            if short.contains(&demand.kind.area) {
+            let area = state.allocator.serving(demand.kind.area);
+            if short.contains(&demand.kind.area) || !self.takes_references(state, area) {
                 self.core.lent.note_exhausted(demand.kind);
             } else {
                 self.lend_kind(state, demand, now)?;
             }
         }
         Ok(())
+    }
+
+    /// Returns whether references to a physical volume of the area may be sequenced.
+    fn takes_references(&self, state: &BackgroundState, area: Area) -> bool {
+        let mut pvs = state.allocator.pv_ids().into_iter().filter(|pv| state.allocator.area(*pv) == area);
+        pvs.any(|pv| self.core.pvs.held(pv).is_some_and(|pv| pv.takes_references()))
     }
 
     fn lend_kind(&self, state: &mut BackgroundState, demand: Demand, now: u64) -> Result<()> {
@@ -208,12 +215,15 @@ impl Destager {
             let closed = state.allocator.close_kept(&self.core.space, kind, |pv| recalls(kind, pv));
             closed.map_err(|e| self.core.fault.poison(&e))
         })?;
+        self.forget_emptied(state);
         Ok(any)
     }
 
     fn keep_open(&self, state: &mut BackgroundState, kind: SlotKind, most: usize) -> Result<()> {
         let kept = state.allocator.keep_open(&self.core.space, kind, most);
-        kept.map_err(|e| self.core.fault.poison(&e))
+        kept.map_err(|e| self.core.fault.poison(&e))?;
+        self.forget_emptied(state);
+        Ok(())
     }
 
     /// Takes back all slots that are lent and not taken. Does nothing while the allocator has

@@ -61,6 +61,11 @@ impl Rebuilds {
         self.positions.get(&pv).is_some_and(|of| of.waits_until > now)
     }
 
+    /// Returns the times before which no further steps are taken.
+    pub(crate) fn pauses(&self) -> impl Iterator<Item = u64> {
+        self.positions.values().map(|of| of.waits_until)
+    }
+
     pub(crate) fn wait(&mut self, pv: u32, now: u64) {
         self.positions.entry(pv).or_default().waits_until = now.saturating_add(WAIT);
     }

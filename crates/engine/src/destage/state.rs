@@ -87,6 +87,8 @@ pub(crate) struct BackgroundState {
     pub(crate) retired_files: Retired<Arc<SegmentFile>>,
     /// The number of bytes written, and of calls for work, at the last idle step.
     pub(crate) seen: (Lsn, u64),
+    /// Time of the monotonic clock at that step.
+    pub(crate) seen_at: u64,
 }
 
 impl BackgroundState {
@@ -126,6 +128,7 @@ impl BackgroundState {
             retired_bad: Retired::default(),
             retired_files: Retired::default(),
             seen: (Lsn::ZERO, 0),
+            seen_at: 0,
         }
     }
 
@@ -172,6 +175,16 @@ pub(crate) enum Compacting {
     Segment(u64),
     /// There was no room for a second edition of the last segment that it tried.
     LacksRoom,
+}
+
+impl BackgroundState {
+    /// Returns the time at which the next task goes on that pauses now because of its rate.
+    pub(crate) fn next_due(&self, now: u64) -> Option<u64> {
+        let rebalancing = self.rebalancing.record.running.then_some(self.rebalancing.not_before);
+        let moves = self.relocating.values().map(|job| job.not_before);
+        let fills = self.filling.values().map(|job| job.not_before);
+        self.rebuilds.pauses().chain(rebalancing).chain(moves).chain(fills).filter(|due| *due > now).min()
+    }
 }
 
 /// A branch that is being filled, until it needs its base no more.

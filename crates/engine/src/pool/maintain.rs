@@ -14,6 +14,8 @@ use std::sync::atomic::Ordering;
 const FLUSHES_WAIT: u64 = 1_000_000_000;
 /// Nanoseconds of rest for each nanosecond that checking the policies takes.
 const POLICIES_REST: u64 = 19;
+/// Nanoseconds without a write after which clients are quiet, while a task with a rate goes on.
+const QUIET: u64 = 250_000_000;
 
 impl Pool {
     /// Takes the most urgent background step. After [`Progress::Idle`], call again when
@@ -67,7 +69,14 @@ impl Pool {
         if may_sort && (idle || !turn) && passing(self.destager.sort_runs(state, idle), false)? {
             return Ok(Progress::Worked);
         }
-        state.seen = (self.core.journal.written(), self.core.work.kicks.load(Ordering::Relaxed));
+        let now = self.core.world.clock.monotonic();
+        let due = state.next_due(now);
+        self.core.work.due.store(due.unwrap_or(0), Ordering::Relaxed);
+        // Steps of a task with a rate come often, and say nothing about what clients do.
+        if due.is_none() || now.saturating_sub(state.seen_at) >= QUIET {
+            state.seen = (self.core.journal.written(), self.core.work.kicks.load(Ordering::Relaxed));
+            state.seen_at = now;
+        }
         // Journal segments are written in advance, when there is nothing else to do, so that
         // appending never allocates.
         if self.core.add_journal_file(true).unwrap_or(false) {

@@ -255,6 +255,11 @@ impl Pool {
 
     /// Blocks until there may be background work, or until `timeout` has passed.
     pub fn wait_for_work(&self, timeout: Duration) {
+        let pause = match self.core.work.due.load(Ordering::Relaxed) {
+            0 => Duration::MAX,
+            due => Duration::from_nanos(due.saturating_sub(self.core.world.clock.monotonic())),
+        };
+        let timeout = timeout.min(pause);
         let mut wanted = self.core.work.wanted.lock();
         if !*wanted {
             self.core.work.signal.wait_for(&mut wanted, timeout);

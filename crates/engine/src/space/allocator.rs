@@ -548,10 +548,15 @@ impl Allocator {
     /// Gives the backing space of an empty extent back. This is a hint: a failure costs space, not
     /// data.
     fn punch(&mut self, id: ExtentId) {
+        self.note_emptied(id);
         if let Some(state) = self.pvs.get(&id.0) {
-            self.emptied.extend(state.pv.is_raid5().then_some(id));
             let _ = state.pv.disk.punch(DATA_START + id.1 as u64 * self.extent_size, self.extent_size);
         }
+    }
+
+    fn note_emptied(&mut self, id: ExtentId) {
+        let is_raid5 = self.pvs.get(&id.0).is_some_and(|state| state.pv.is_raid5());
+        self.emptied.extend(is_raid5.then_some(id));
     }
 
     /// Returns the extents of RAID-5s that have become empty: the physical volume, and the first

@@ -129,6 +129,7 @@ impl Allocator {
         let mut change = SpaceChange::default();
         self.close_extent(id, &mut change)?;
         space.settle(&change, &[]);
+        self.note_emptied(id);
         Ok(())
     }
 
