@@ -88,6 +88,12 @@ impl Run {
         let name = self.volume_name(vol)?;
         let said = Manner { placement: Some(placement), ..Manner::default() };
         let set = |pool: &Arc<Pool>| pool.set_volume_placement(&name, placement).map(drop);
+        let pool = self.pool()?;
+        if pool.volume(&name).is_ok_and(|now| now.placement == placement) {
+            // Nothing changes, so nothing is recorded.
+            let result = survive(|| set(&pool));
+            return self.around(result, &[]).map(drop);
+        }
         self.control(Effect::Manner(vol, said), &[], set).map(drop)
     }
 
