@@ -110,10 +110,12 @@ def history_tells_what_changed_when(t):
     assert [m["name"] for m in history["marks"]] == ["first"]
     assert sum(b["written"] for b in history["buckets"]) == 4096 + 4096 + 512
     assert any(a["snapshot"] == "snap" for a in history["anchors"]), history["anchors"]
-    assert history["spans"][-1]["to"] is None and history["status"]["records"] == 3
+    assert history["spans"][-1]["to"] is None
     assert len(history["flushes"]) >= 3
     changes = server.cli("history", "db", "--range", "0+4K")
     assert [(c["offset"], c["length"]) for c in changes] == [(0, 4096), (512, 512)], changes
+    # Changes are carried out before they are listed, so the log has them by now.
+    assert server.cli("history", "db")["status"]["records"] == 3
     later = server.cli("history", "db", "--range", "0+16M", "--from", f"lsn:{first['lsn'] + 1}")
     assert [(c["offset"], c["length"]) for c in later] == [(512, 512)], later
     server.cli("mark", "db", "first", "--delete")

@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 use hindcast_engine::ErrorKind;
-use hindcast_engine::cdp::{AnchorPolicy, CdpSettings, Encoding, Moment, Timeline, TimelineQuery};
+use hindcast_engine::cdp::{Anchor, AnchorPolicy, CdpSettings, Encoding, Moment, Timeline, TimelineQuery};
 use hindcast_engine::device::{BlockDevice, WriteOp};
 use hindcast_engine::disk::SyncPurpose;
 use hindcast_engine::testing::{Act, FaultyDir, KIB, MIB, Site, kind, write};
@@ -112,6 +112,26 @@ fn full_segments_are_exact_after_some_queries() {
         let sum: u64 = found.amounts.iter().map(|amount| amount.records).sum();
         assert_eq!(sum, 40_000, "{buckets} buckets");
     }
+}
+
+/// Once, however far destage is.
+#[test]
+fn a_snapshot_is_an_anchor_at_once() {
+    let site = site(32);
+    timeline(&site, &ALL); // begins the history
+    site.put(0, 1, 4096);
+    site.snap("v", "seen");
+    let before = site.pool.stats().settled_lsn;
+    let named =
+        |found: Vec<Anchor>| found.into_iter().filter_map(|anchor| anchor.snapshot).collect::<Vec<_>>();
+    let in_both = || {
+        assert_eq!(named(site.pool.history("v", 1).unwrap().anchors), ["seen"]);
+        assert_eq!(named(timeline(&site, &ALL).anchors.items), ["seen"]);
+    };
+    in_both();
+    assert_eq!(site.pool.stats().settled_lsn, before, "nothing was carried out for it");
+    site.pool.drain().unwrap();
+    in_both();
 }
 
 #[test]

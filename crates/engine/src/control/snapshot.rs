@@ -78,7 +78,7 @@ fn create(names: &mut Namespace, id: SnapshotId, record: &SnapshotRecord, at: St
     branch.set_epoch(record.of.epoch.next());
     branch.cdp.anchored(at.time);
     if record.deleted || branch.cdp.is_on() {
-        branch.cdp.waiting.push_anchor(at);
+        branch.cdp.waiting.push_anchor(at, id);
     }
     if !record.origin.is_nil() {
         // The stream has arrived.

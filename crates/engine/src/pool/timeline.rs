@@ -11,7 +11,7 @@ use crate::error::{Result, invalid};
 use crate::ids::{BranchId, Lsn, Stamp};
 use crate::info::history::{Anchor, History, Span};
 use crate::info::timeline::{Lane, MAX_BUCKETS, MAX_ITEMS, MAX_REGIONS, Timeline, TimelineQuery, Window};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -151,10 +151,15 @@ impl Pool {
         Ok(())
     }
 
-    /// Returns those anchors of a volume's past whose pool times are wanted, oldest first.
+    /// Returns those anchors of a volume's past whose pool times are wanted, oldest first. Anchors
+    /// that wait for destage count too.
     pub(super) fn anchors(&self, past: &Past, wants: impl Fn(u64) -> bool) -> Vec<Anchor> {
         let of = |span: &RecordedSpan| {
+            // What waits comes first: an anchor that is carried out meanwhile is in the log then.
+            let waiting = span.branch.cdp.waiting.anchors();
             let mut anchors = anchors_of(&span.branch.cdp.log.read());
+            let known: BTreeSet<Lsn> = anchors.iter().map(|(at, _)| at.lsn).collect();
+            anchors.extend(waiting.into_iter().filter(|(at, _)| !known.contains(&at.lsn)));
             anchors.retain(|(at, _)| wants(at.time));
             anchors
         };

@@ -8,7 +8,7 @@
 //! A record leaves its list only after destage has published its LSN as settled. So a list is
 //! complete behind what is settled, except for the records from before the branch kept a history.
 
-use crate::ids::{Lsn, Stamp};
+use crate::ids::{Lsn, SnapshotId, Stamp};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -75,7 +75,7 @@ pub(crate) struct Waiting {
     records: Mutex<VecDeque<StagedRecord>>,
     /// Anchors are sequenced under other locks than data is staged, so they have a list of their
     /// own.
-    anchors: Mutex<VecDeque<Stamp>>,
+    anchors: Mutex<VecDeque<(Stamp, SnapshotId)>>,
 }
 
 impl Waiting {
@@ -103,8 +103,13 @@ impl Waiting {
     }
 
     /// Adds an anchor.
-    pub(crate) fn push_anchor(&self, at: Stamp) {
-        self.anchors.lock().push_back(at);
+    pub(crate) fn push_anchor(&self, at: Stamp, snapshot: SnapshotId) {
+        self.anchors.lock().push_back((at, snapshot));
+    }
+
+    /// Returns the anchors that wait, in order. An anchor that no longer waits is in the log.
+    pub(crate) fn anchors(&self) -> Vec<(Stamp, SnapshotId)> {
+        self.anchors.lock().iter().copied().collect()
     }
 
     /// Notes a record that changed how the branch is recorded, or the volume's size.
@@ -130,7 +135,7 @@ impl Waiting {
         }
         drop(records);
         let mut anchors = self.anchors.lock();
-        while let Some(at) = anchors.pop_front_if(|at| at.lsn <= lsn) {
+        while let Some((at, _)) = anchors.pop_front_if(|(at, _)| at.lsn <= lsn) {
             self.missing.fetch_max(at.lsn.0, Ordering::AcqRel);
         }
     }
@@ -209,7 +214,7 @@ impl Waiting {
         let from = self.complete_from(settled)?;
         let end = records.partition_point(|record| reaches(record.stamp));
         let record = end.checked_sub(1).and_then(|last| records.get(last)).map(|record| record.stamp);
-        let anchor = anchors.iter().rev().find(|at| reaches(**at)).copied();
+        let anchor = anchors.iter().rev().map(|(at, _)| *at).find(|at| reaches(*at));
         Some(record.into_iter().chain(anchor).filter(|at| at.lsn > from).max())
     }
 
@@ -322,12 +327,14 @@ mod tests {
         let waiting = Waiting::default();
         waiting.keep(true);
         waiting.push(record(5));
-        waiting.push_anchor(Stamp::new(Lsn(6), 60));
+        waiting.push_anchor(Stamp::new(Lsn(6), 60), SnapshotId(1));
+        assert_eq!(waiting.anchors(), [(Stamp::new(Lsn(6), 60), SnapshotId(1))]);
         waiting.push(record(8));
         let by = |time| waiting.last(|| Lsn(4), |at| at.time <= time).unwrap().map(|at| at.lsn.0);
         assert_eq!([by(49), by(50), by(60), by(79), by(80)], [None, Some(5), Some(6), Some(6), Some(8)]);
         assert_eq!(waiting.last(|| Lsn(6), |at| at.time <= 70), Some(None), "what is settled does not count");
         waiting.settled(Lsn(6));
+        assert!(waiting.anchors().is_empty());
         assert_eq!(waiting.last(|| Lsn(5), |_| true), None);
         assert!(!waiting.turned_after(Lsn(0)));
         waiting.turn(Lsn(9));
