@@ -29,7 +29,7 @@ and come before the default. --token-file and HINDCAST_TOKEN come before the con
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Give a server a name; --token-file is the token for it
+    /// Give a server a name; --token-file says which token it gets
     Add {
         /// Name: letters, digits, dots, dashes and underscores
         name: String,
@@ -43,6 +43,7 @@ pub(crate) enum Command {
     List,
     /// Make a server the one that commands use where they name none
     Use {
+        /// Name of the server
         #[arg(required_unless_present = "none")]
         name: Option<String>,
         /// Have no default
@@ -50,7 +51,10 @@ pub(crate) enum Command {
         none: bool,
     },
     /// Forget the name of a server
-    Remove { name: String },
+    Remove {
+        /// Name of the server
+        name: String,
+    },
 }
 
 /// A server with a name.

@@ -19,7 +19,7 @@ pub(crate) struct Sizes {
 }
 
 impl Sizes {
-    /// Returns the placement that a volume is to have. `None`: that of the pool.
+    /// Returns a placement with these sizes. Without a policy it is that of the pool.
     pub(crate) fn with(&self, policy: Option<Placement>) -> PatchPlacement {
         PatchPlacement {
             policy,
@@ -30,25 +30,26 @@ impl Sizes {
     }
 }
 
-/// The placement of a volume.
+/// The placement that a volume is to have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Of {
-    Pool,
-    Volume(Placement),
+pub(crate) enum VolumePolicy {
+    /// That of the pool.
+    AsPool,
+    Own(Placement),
 }
 
-impl Of {
-    pub(crate) fn parse(text: &str) -> Result<Of, String> {
+impl VolumePolicy {
+    pub(crate) fn parse(text: &str) -> Result<VolumePolicy, String> {
         match text {
-            "pool" => Ok(Of::Pool),
-            text => text.parse().map(Of::Volume).map_err(|error| format!("{error}, or pool")),
+            "pool" => Ok(VolumePolicy::AsPool),
+            text => text.parse().map(VolumePolicy::Own).map_err(|error| format!("{error}, or pool")),
         }
     }
 
     pub(crate) fn own(self) -> Option<Placement> {
         match self {
-            Of::Pool => None,
-            Of::Volume(placement) => Some(placement),
+            VolumePolicy::AsPool => None,
+            VolumePolicy::Own(placement) => Some(placement),
         }
     }
 }
@@ -79,9 +80,9 @@ mod tests {
 
     #[test]
     fn a_volume_has_the_placement_of_the_pool_or_its_own() {
-        assert_eq!(Of::parse("pool"), Ok(Of::Pool));
-        assert_eq!(Of::parse("share"), Ok(Of::Volume(Placement::Share)));
-        let refused = Of::parse("near").unwrap_err();
+        assert_eq!(VolumePolicy::parse("pool"), Ok(VolumePolicy::AsPool));
+        assert_eq!(VolumePolicy::parse("share"), Ok(VolumePolicy::Own(Placement::Share)));
+        let refused = VolumePolicy::parse("near").unwrap_err();
         assert!(refused.contains("snap-aware") && refused.ends_with("or pool"), "{refused}");
     }
 }

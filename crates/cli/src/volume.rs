@@ -4,7 +4,7 @@ use crate::cdp::keep::Keep;
 use crate::failure::Failure;
 use crate::listing::{Cell, Column, Listing, span};
 use crate::output::properties;
-use crate::placement::{self, Sizes};
+use crate::placement::{self, Sizes, VolumePolicy};
 use crate::session::Session;
 use crate::snapshot::label;
 use clap::{ArgGroup, Subcommand};
@@ -198,8 +198,8 @@ pub(crate) struct Set {
     order: Option<Order>,
     /// Where new data of the volume is placed, from now on: anywhere, contiguous, share,
     /// snap-aware, or pool (as the pool)
-    #[arg(long, group = "property", value_name = "POLICY", value_parser = placement::Of::parse)]
-    placement: Option<placement::Of>,
+    #[arg(long, group = "property", value_name = "POLICY", value_parser = VolumePolicy::parse)]
+    placement: Option<VolumePolicy>,
     #[command(flatten)]
     sizes: Sizes,
     /// Space that its snapshots may take, in per cent of its size; the server warns when they
@@ -319,7 +319,7 @@ impl Set {
             read_only: (self.read_only || self.writable).then_some(self.read_only),
             method: self.method,
             order: self.order,
-            placement: self.placement.map(|of| self.sizes.with(of.own())),
+            placement: self.placement.map(|policy| self.sizes.with(policy.own())),
             snapshot_reserve: self.snapshot_reserve,
             auto_delete: self.auto_delete,
             nbd: self.nbd,

@@ -76,8 +76,8 @@ pub(crate) fn volume_placement(placement: Placement, extent_size: u64) -> api::V
     api::VolumePlacement { policy: placement_of(placement), slice_size, gap_size }
 }
 
-/// Converts the placement that a volume is to have of its own: see [`placement`]. `None`: that of
-/// the pool.
+/// Converts a placement that a pool or a volume is to have: see [`placement`]. `None`: the request
+/// names none.
 pub(crate) fn own_placement(patch: &api::PatchPlacement, extent_size: u64) -> Result<Option<Placement>> {
     let sizes = (patch.slice_size, patch.snapshots, patch.snapshot_percent);
     match patch.policy {

@@ -146,7 +146,7 @@ impl Lineage<'_> {
         let (parent, after_moment) = self.before(info.branch, Epoch::MAX);
         let origin = self.origin(info.branch).or_else(|| info.image.clone());
         let on = info.dedicated_pv.and_then(|pv| self.pool.pv_path(pv));
-        let own = |placement| convert::volume_placement(placement, self.pool.info().config.extent_size);
+        let own = |placement| convert::volume_placement(placement, self.pool.extent_size());
         let placement = info.placement.map(own);
         api::Volume { origin, parent, after_moment, on, placement, ..convert::volume(info) }
     }

@@ -262,7 +262,7 @@ impl Destager {
     /// the RAID-5 looks for the content in vain.
     pub(crate) fn forget_emptied(&self, state: &mut BackgroundState) {
         let emptied = state.allocator.take_emptied();
-        if !self.core.sums.is_on() {
+        if emptied.is_empty() || !self.core.sums.is_on() {
             return;
         }
         let unknown = vec![UNKNOWN; (self.core.config.extent_size / BLOCK) as usize];

@@ -207,7 +207,6 @@ impl Destager {
         let any = !slots.is_empty();
         if any {
             let change = state.allocator.reuse(&slots).map_err(|e| self.core.fault.poison(&e))?;
-            self.forget_emptied(state);
             self.core.space.settle(&change, &[]);
         }
         let kinds: Vec<SlotKind> = state.lending.0.keys().copied().collect();

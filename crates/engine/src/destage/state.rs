@@ -178,7 +178,7 @@ pub(crate) enum Compacting {
 }
 
 impl BackgroundState {
-    /// Returns the time at which the next task goes on that pauses now because of its rate.
+    /// Returns the first time after `now` at which a task goes on that pauses because of its rate.
     pub(crate) fn next_due(&self, now: u64) -> Option<u64> {
         let rebalancing = self.rebalancing.record.running.then_some(self.rebalancing.not_before);
         let moves = self.relocating.values().map(|job| job.not_before);

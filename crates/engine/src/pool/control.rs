@@ -135,10 +135,11 @@ impl Pool {
     /// are. A rollback keeps the placement, and clones inherit it.
     pub fn set_volume_placement(&self, name: &str, placement: Option<Placement>) -> Result<VolumeInfo> {
         placement.map_or(Ok(()), Placement::check)?;
-        if self.volume(name)?.placement == placement {
-            return self.volume(name);
+        let now = self.volume(name)?;
+        if now.placement == placement {
+            return Ok(now);
         }
-        // Older builds would not know the record, either.
+        // Older builds would know neither the placement nor the operation.
         if !self.core.has_feature(OWN_PLACEMENTS) {
             self.destager.enable_bare(OWN_PLACEMENTS)?;
         }
@@ -157,15 +158,15 @@ impl Pool {
             )));
         }
         let _one_at_a_time = self.core.pv_operations.lock();
-        let pv = self.core.names.read().find_pv(wanted)?;
-        if self.pv(pv)?.weight == weight {
-            return self.pv(pv);
+        let now = self.find_pv(wanted)?;
+        if now.weight == weight {
+            return Ok(now);
         }
         if !self.core.has_feature(OWN_PLACEMENTS) {
             self.destager.enable_bare(OWN_PLACEMENTS)?;
         }
-        self.destager.submit(|_| Ok(SetWeight { pv, weight }.into()))?;
-        self.pv(pv)
+        self.destager.submit(|_| Ok(SetWeight { pv: now.id, weight }.into()))?;
+        self.pv(now.id)
     }
 
     /// Returns all physical volumes, by number.

@@ -33,6 +33,7 @@ impl Pool {
     }
 
     fn step(&self) -> Result<Progress> {
+        let now = self.core.world.clock.monotonic();
         self.core.look_at_clock();
         if self.look_at_policies()? {
             return Ok(Progress::Worked);
@@ -47,12 +48,12 @@ impl Pool {
         self.destager.lend(state)?;
         // A task that waits for the end of a shortage stops no other work: that work may end the
         // shortage.
-        let may_tidy = self.core.shortages.may_try(Task::Upkeep, self.core.world.clock.monotonic());
+        let may_tidy = self.core.shortages.may_try(Task::Upkeep, now);
         if may_tidy && passing(self.destager.pay_freeing(state, true), false)? {
             return Ok(Progress::Worked);
         }
         // Runs come with each batch, and are sorted at the same pace.
-        let may_sort = self.core.shortages.may_try(Task::Sort, self.core.world.clock.monotonic());
+        let may_sort = self.core.shortages.may_try(Task::Sort, now);
         let turn = may_sort && !std::mem::take(&mut state.sorted);
         if turn && passing(self.destager.sort_runs(state, false), false)? {
             state.sorted = true;
@@ -69,7 +70,8 @@ impl Pool {
         if may_sort && (idle || !turn) && passing(self.destager.sort_runs(state, idle), false)? {
             return Ok(Progress::Worked);
         }
-        let now = self.core.world.clock.monotonic();
+        // A pause that has ended since the beginning of the step counts, so the next step comes at
+        // once.
         let due = state.next_due(now);
         self.core.work.due.store(due.unwrap_or(0), Ordering::Relaxed);
         // Steps of a task with a rate come often, and say nothing about what clients do.

@@ -104,6 +104,11 @@ impl Pool {
         }
     }
 
+    /// Returns the size of an extent in bytes.
+    pub fn extent_size(&self) -> u64 {
+        self.core.config.extent_size
+    }
+
     /// Returns counters and positions.
     pub fn stats(&self) -> PoolStats {
         let get = |c: &AtomicU64| c.load(Ordering::Relaxed);

@@ -29,8 +29,8 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use axum::{Extension, Router, body::Bytes};
 use hindcast_api::{
-    API_V1, AddPv, CreateVolume, DamagedRange, DeleteVolume, DeletedVolume, ErrorBody, ErrorKind, Health,
-    HealthState, PatchPlacement, PatchPool, PatchPv, PatchVolume, Pool, Pv, Status, Volume, VolumeStatistics,
+    API_V1, AddPv, CreateVolume, DamagedRange, DeleteVolume, DeletedVolume, ErrorBody, Health, HealthState,
+    PatchPlacement, PatchPool, PatchPv, PatchVolume, Pool, Pv, Status, Volume, VolumeStatistics,
 };
 use hindcast_engine::pool::{NewVolume, Placement, PvSpec, SnapshotPolicy, VolumeInfo};
 use std::collections::BTreeMap;
@@ -207,16 +207,12 @@ fn pool_now(app: &App) -> Result<Pool, ApiError> {
 #[utoipa::path(patch, path = "/pool", request_body = PatchPool, responses((status = OK, body = Pool), (status = "default", body = ErrorBody)))]
 async fn patch_pool(State(app): Shared, Json(patch): Json<PatchPool>) -> Result<Json<Pool>, ApiError> {
     blocking(&app, move |app| {
-        let sizes = (patch.slice_size, patch.snapshots, patch.snapshot_percent);
-        if let Some(placement) = patch.placement {
-            let extent_size = app.pool.info().config.extent_size;
-            app.pool.set_placement(convert::placement(placement, extent_size, sizes)?)?;
-            tracing::info!(event = "pool.changed", placement = placement.name(), "placement set");
-        } else if sizes != (None, None, None) {
-            return Err(ApiError::new(
-                ErrorKind::Invalid,
-                "set sizes of a placement: name the placement, too",
-            ));
+        let PatchPool { placement: policy, slice_size, snapshots, snapshot_percent } = patch;
+        let wanted = PatchPlacement { policy, slice_size, snapshots, snapshot_percent };
+        if let Some(placement) = own_placement(app, &wanted)? {
+            app.pool.set_placement(placement)?;
+            let placement = policy.map_or("", |policy| policy.name());
+            tracing::info!(event = "pool.changed", placement, "placement set");
         }
         Ok(Json(pool_now(app)?))
     })
@@ -309,9 +305,9 @@ async fn volumes(State(app): Shared, page: Page) -> Result<Entries<Volume>, ApiE
     .await
 }
 
-/// Returns the placement that a request names for a volume.
+/// Returns the placement that a request names. `None`: it names none.
 fn own_placement(app: &App, patch: &PatchPlacement) -> Result<Option<Placement>, ApiError> {
-    Ok(convert::own_placement(patch, app.pool.info().config.extent_size)?)
+    Ok(convert::own_placement(patch, app.pool.extent_size())?)
 }
 
 fn label(app: &App, name: &str, patch: &PatchVolume) -> Result<VolumeInfo, ApiError> {
@@ -322,7 +318,7 @@ fn label(app: &App, name: &str, patch: &PatchVolume) -> Result<VolumeInfo, ApiEr
     Ok(info)
 }
 
-fn set_placement(app: &App, name: &str, wanted: &PatchPlacement) -> Result<VolumeInfo, ApiError> {
+fn place_volume(app: &App, name: &str, wanted: &PatchPlacement) -> Result<VolumeInfo, ApiError> {
     let info = app.pool.set_volume_placement(name, own_placement(app, wanted)?)?;
     let placement = wanted.policy.map_or("pool", |policy| policy.name());
     tracing::info!(event = "volume.changed", volume = name, placement, "volume changed");
@@ -429,7 +425,7 @@ async fn patch_volume(
             tracing::info!(event = "volume.changed", volume = name, order = order.name(), "volume changed");
         }
         if let Some(wanted) = &patch.placement {
-            info = set_placement(app, &name, wanted)?;
+            info = place_volume(app, &name, wanted)?;
         }
         if patch.snapshot_reserve.is_some() || patch.auto_delete.is_some() {
             let old = info.policy;

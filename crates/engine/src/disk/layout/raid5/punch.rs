@@ -1,4 +1,4 @@
-//! Backing space of rows that nothing uses is given back.
+//! Gives backing space of rows that nothing uses back.
 //!
 //! A row is given back as a whole. Its blocks and its parity become zeros on all members, and zeros
 //! are consistent. An entry of the parity log comes first, as before a write of whole rows: after a
@@ -83,12 +83,14 @@ impl Raid5 {
         if range.is_empty() || !self.members.writable || self.punches.are_useless.load(Ordering::Relaxed) {
             return Ok(());
         }
+        let are_at_rest = self.are_all_at_rest();
         let is_much = {
             let mut ranges = self.punches.ranges.lock();
             ranges.add(range);
-            ranges.bytes() >= self.room as u64 * BLOCK as u64
+            // While a member is out there may be very many.
+            are_at_rest && ranges.bytes() >= self.room as u64 * BLOCK as u64
         };
-        if is_much && self.are_all_at_rest() { self.flush(SyncPurpose::Apply) } else { Ok(()) }
+        if is_much { self.flush(SyncPurpose::Apply) } else { Ok(()) }
     }
 
     /// Gives back the whole rows of what was noted. The caller holds the log, and the lines of its
@@ -136,16 +138,17 @@ impl Raid5 {
             let _alone = self.lines.write();
             self.zero_places(&lines)?
         };
-        if !are_zeros {
-            // Nothing is known of what a disk did that could not do all. The entry counts until
-            // this is durable.
-            let groups = lines.start / GROUP..=(lines.end - 1) / GROUP;
-            let is_other = |group: u64, known: bool| known && !groups.contains(&group);
-            self.groups.change(&*self.members.dir, &self.members.name, is_other)?;
-            log.end_entry()?;
-        }
         // The next entry replaces this one, so these lines must be durable before it is written.
-        self.members.sync_all(SyncPurpose::Parity)
+        self.members.sync_all(SyncPurpose::Parity)?;
+        if are_zeros {
+            return Ok(());
+        }
+        // A disk that could not make all zeros may have made some, so its lines may be
+        // inconsistent. The entry counts until the list says that nothing is known of them.
+        let groups = lines.start / GROUP..=(lines.end - 1) / GROUP;
+        let is_other = |group: u64, known: bool| known && !groups.contains(&group);
+        self.groups.change(&*self.members.dir, &self.members.name, is_other)?;
+        log.end_entry()
     }
 
     /// Makes the places of lines zeros. A member that fails is out. False if they may have anything

@@ -5,19 +5,22 @@ use super::*;
 /// Bytes of a row's content: two columns of two blocks.
 const ROW: u64 = 4 * BLOCK as u64;
 
-/// Disks that can make zeros. One of them may fail when it should.
+/// Disks that can make zeros. One of them may fail when it should, or find out on the way that it
+/// can't.
 #[derive(Default)]
 pub(super) struct Zeroing {
     failing: Option<&'static str>,
+    giving_up: Option<&'static str>,
 }
 
 impl Layer for Zeroing {
     fn zero(&self, disk: &LowerDisk, offset: u64, len: u64, _unmap: bool) -> io::Result<bool> {
-        match self.failing == Some(disk.name()) {
-            true => Err(io::Error::from_raw_os_error(5)),
-            // In memory, that makes zeros.
-            false => disk.punch(offset, len).map(|()| true),
+        if self.failing == Some(disk.name()) {
+            return Err(io::Error::from_raw_os_error(5));
         }
+        let gives_up = self.giving_up == Some(disk.name());
+        // In memory, that makes zeros.
+        disk.punch(offset, if gives_up { BLOCK as u64 } else { len }).map(|()| !gives_up)
     }
 }
 
@@ -85,20 +88,59 @@ fn what_is_used_again_is_not_given_back() {
     assert_eq!(given_back(&place).len(), 20);
 }
 
+/// What was noted is given back when the rebuild has ended.
 #[test]
-fn nothing_is_given_back_while_a_member_is_out() {
+fn nothing_is_given_back_while_a_member_is_out_or_rebuilt() {
     let (place, disk, content) = written_on(Zeroing::default());
-    disk.as_layout().unwrap().members().put_out(1, "a test").unwrap();
+    let layout = disk.as_layout().unwrap();
+    let is_kept = || {
+        sync(&*disk);
+        let kept = [0, 2].map(|member| !is_zeros(&of_row(&place, member, 1)));
+        kept == [true; 2] && read(&*disk, 0, content.len()) == content
+    };
+    layout.members().put_out(1, "a test").unwrap();
     disk.punch(0, 5 * ROW).unwrap();
+    assert!(is_kept());
+    place.replace(layout, 1, "new", 1);
+    assert!(is_kept());
+    let (begun, _) = layout.members().rebuilt().unwrap();
+    layout.copy_to_incoming(0, 2 * UNIT, &|_, _| true).unwrap();
+    layout.note_rebuilt(begun, u64::MAX).unwrap();
+    assert_eq!(place.stored_in(), [true; 3]);
+    assert!(!is_kept());
+}
+
+/// A disk has made some zeros when it finds out that it can't. Then nothing is known of the lines,
+/// and their new parities are right nevertheless.
+#[test]
+fn lines_are_not_known_if_a_disk_gives_up() {
+    let place = raid_of(&[1; 4], 4);
+    let zeroing = Zeroing { giving_up: Some("2"), ..Zeroing::default() };
+    let dir = LayeredDir::over(Arc::new(place.memory.clone()), Arc::new(zeroing));
+    let dir = with_layouts(Arc::new(dir), LayoutOptions::default());
+    let disk = dir.open_locked("raid5:m", OpenMode::Existing).unwrap();
+    disk.write_at(&pattern(3 * UNIT, 3), 0).unwrap();
     sync(&*disk);
-    assert!(read(&*disk, 0, content.len()) == content);
-    assert!(given_back(&place).is_empty());
+    raid(&*disk).groups.change(&place.memory, "m", |_, _| true).unwrap();
+    disk.punch(0, 60 * BLOCK as u64).unwrap();
+    sync(&*disk);
+    assert!(!raid(&*disk).groups.are_consistent(0));
+    drop(disk);
+    let disk = place.open();
+    let blocks = || (0..60).step_by(7).map(|block| block * BLOCK as u64);
+    blocks().for_each(|at| disk.write_at(&[9; BLOCK], at).unwrap());
+    sync(&*disk);
+    drop(disk);
+    for member in ["0", "1", "2", "3"] {
+        let found = without(&place, member);
+        assert!(blocks().all(|at| found[at as usize..][..BLOCK] == [9; BLOCK]), "without {member}");
+    }
 }
 
 /// A disk that fails while it gives back is out. What is left is consistent.
 #[test]
 fn a_member_that_can_not_give_back_is_out() {
-    let (place, disk, content) = written_on(Zeroing { failing: Some("1") });
+    let (place, disk, content) = written_on(Zeroing { failing: Some("1"), ..Zeroing::default() });
     disk.punch(0, 5 * ROW).unwrap();
     sync(&*disk);
     assert_eq!(place.stored_in(), [true, false, true]);
