@@ -23,6 +23,10 @@ pub struct Cut {
     pub seed: u64,
 }
 
+/// The number of disk operations within which the rebuild behind a cut is cut, too: about as many as
+/// it takes.
+const REBUILD_OPS: u64 = 150;
+
 fn plan_of(script: &Script) -> Plan {
     let mut plan = Plan::small(script.atomic_unit);
     if script.shared_segments {
@@ -70,9 +74,24 @@ pub fn run_script(
     // The last acknowledgements of a script must hold, too.
     if let Some(cut) = cut {
         run.step(&Op::Crash(cut.how))?;
+        if script.layout.is_some() {
+            cut_rebuild(&mut run, cut)?;
+        }
     }
     run.finish()?;
     Ok(run)
+}
+
+/// Rebuilds the member that fails or is away, with a crash in the middle, and once more.
+fn cut_rebuild(run: &mut Run, cut: Cut) -> Outcome<()> {
+    // A planned panic is one of the first process only.
+    let how = if cut.how == Crash::Panic { Crash::Kill } else { cut.how };
+    let mend = Op::DrainPv(0, true);
+    let soon = run.dir().counts().ops + 1 + run.rand.below(REBUILD_OPS);
+    run.plan_crash(CrashPoint::Op(soon), how);
+    run.step(&mend)?;
+    run.step(&Op::Crash(how))?;
+    run.step(&mend)
 }
 
 /// Returns all cuts of a script, in order.

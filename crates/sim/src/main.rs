@@ -2,7 +2,7 @@
 //! usage.
 
 use hindcast_engine::disk::SyncPurpose;
-use hindcast_sim::{Caught, Crash, CrashPoint, Cut, DEFAULT_OPS, Part, PowerLoss, Summary};
+use hindcast_sim::{Caught, Crash, CrashPoint, Cut, DEFAULT_OPS, Part, PowerLoss, Script, Shape, Summary};
 use hindcast_sim::{enumerate, mutate, random_run, run_script, scripts};
 use std::io::Write;
 use std::process::ExitCode;
@@ -20,6 +20,8 @@ other: --ops N        operations per seed (120)
        --drop-sync PURPOSE   for --seed, --seeds and --cut: syncs of this purpose do nothing
        --part K/N            for --enumerate: every N-th cut of each script, from the K-th on (1/2 or 2/2: one half)
        --sums                for --enumerate: all scripts have sums, not each second one
+       --on mirror|raid5     for --enumerate: scripts without a layout run on this one, with sums; a member may be lost
+                             with each cut, and its rebuild is cut again
        --verbose";
 
 /// Prints a line. A closed standard output is no failure.
@@ -47,6 +49,7 @@ struct Args {
     mutate: Option<Option<SyncPurpose>>,
     dropped: Option<SyncPurpose>,
     sums: bool,
+    on: Option<Shape>,
     verbose: bool,
 }
 
@@ -90,6 +93,7 @@ fn parse(words: Vec<String>) -> Result<Args, String> {
             "--jobs" => args.jobs = Some(number()?.max(1) as usize),
             "--ops" => args.ops = Some(number()?),
             "--sums" => args.sums = true,
+            "--on" => args.on = Some(parse_shape(&words.next().unwrap_or_default())?),
             "--verbose" => args.verbose = true,
             "--enumerate" => args.enumerate = Some(words.next_if(|w| !w.starts_with("--"))),
             "--mutate" => {
@@ -109,6 +113,14 @@ fn parse_part(words: &str) -> Result<Part, String> {
     let numbers = words.split_once('/').and_then(|(k, n)| Some((k.parse::<usize>().ok()?, n.parse().ok()?)));
     let part = numbers.filter(|(k, n)| (1..=*n).contains(k)).map(|(k, n)| Part { index: k - 1, of: n });
     part.ok_or_else(|| format!("--part {words}: it must be K/N, with K from 1 to N"))
+}
+
+fn parse_shape(name: &str) -> Result<Shape, String> {
+    match name {
+        "mirror" => Ok(Shape::Mirror),
+        "raid5" => Ok(Shape::RAID5),
+        _ => Err(format!("--on {name}: it must be mirror or raid5")),
+    }
 }
 
 fn purpose(name: &str) -> Result<SyncPurpose, String> {
@@ -268,26 +280,46 @@ fn watch(running: &[Mutex<Option<u64>>], next: &AtomicU64, count: u64, args: &Ar
     }
 }
 
+/// Returns the script of a name, or all, as the arguments want them.
+fn scripts_of<'a>(name: Option<&'a str>, args: &'a Args) -> impl Iterator<Item = Script> + 'a {
+    let wanted = scripts().into_iter().filter(move |script| name.is_none_or(|name| name == script.name));
+    wanted.filter_map(|script| {
+        let sums = script.sums || args.sums;
+        match args.on {
+            Some(shape) => script.on(shape),
+            None => Some(Script { sums, ..script }),
+        }
+    })
+}
+
+/// Returns the arguments that change scripts, as words.
+fn variant(args: &Args) -> String {
+    let on = match args.on {
+        None => "",
+        Some(Shape::Mirror) => " --on mirror",
+        Some(Shape::Raid5 { .. }) => " --on raid5",
+    };
+    format!("{}{on}", if args.sums { " --sums" } else { "" })
+}
+
 fn all_cuts(name: Option<&str>, args: &Args) -> u64 {
     let started = Instant::now();
     let (mut passed, mut failed, mut summary) = (0, 0, Summary::default());
-    for mut script in scripts().into_iter().filter(|s| name.is_none_or(|n| n == s.name)) {
-        script.sums |= args.sums;
+    for script in scripts_of(name, args) {
         match enumerate(&script, args.part.unwrap_or(Part::ALL), args.dropped, 10, jobs(args)) {
             Ok(done) => {
                 say!("{}: {} cuts passed, {} failed", script.name, done.passed, done.failed.len());
                 for (cut, why) in &done.failed {
                     let cut = name_cut(cut);
                     say!("{} cut at {cut} FAILED: {why}", script.name);
-                    let sums = if args.sums { " --sums" } else { "" };
-                    say!("  repeat: sim --enumerate {} --cut {cut}{sums} --verbose", script.name);
+                    say!("  repeat: sim --enumerate {} --cut {cut}{} --verbose", script.name, variant(args));
                 }
                 passed += done.passed;
                 failed += done.failed.len() as u64;
                 summary.add(&done.summary);
             }
             Err(why) => {
-                say!("FAILED: {why}\n  repeat: sim --enumerate {}", script.name);
+                say!("FAILED: {why}\n  repeat: sim --enumerate {}{}", script.name, variant(args));
                 failed += 1;
             }
         }
@@ -297,11 +329,10 @@ fn all_cuts(name: Option<&str>, args: &Args) -> u64 {
 }
 
 fn one_cut(name: Option<&str>, cut: Cut, args: &Args) -> u64 {
-    let Some(mut script) = scripts().into_iter().find(|s| Some(s.name) == name) else {
+    let Some(script) = scripts_of(name, args).next().filter(|_| name.is_some()) else {
         say!("no script {name:?}");
         return 1;
     };
-    script.sums |= args.sums;
     let trace = args.verbose.then_some(tell as fn(&str));
     match run_script(&script, Some(cut), args.dropped, trace) {
         Ok(_) => {

@@ -47,6 +47,16 @@ pub struct Script {
     pub ops: Vec<Op>,
 }
 
+impl Script {
+    /// Returns the script for a pool on a layout, where the operations on physical volumes are about
+    /// members: a member fails, and is rebuilt. Returns none for a script that has its layout, and
+    /// for one that begins with the creation, since a pool moves to a layout later.
+    pub fn on(self, shape: Shape) -> Option<Script> {
+        let moves = self.layout.is_none() && !self.from_creation;
+        moves.then_some(Script { layout: Some(shape), sums: true, ..self })
+    }
+}
+
 fn script(name: &'static str, atomic_unit: u32, ops: Vec<Op>) -> Script {
     Script {
         name,
