@@ -213,6 +213,9 @@ pub(crate) struct Relocation {
     pub(crate) not_before: u64,
     /// The map page with which the relocation continues.
     pub(crate) page: u64,
+    /// Under the snap-aware placement: the slices before this one have the regions to which their
+    /// chunks move.
+    pub(crate) next_slice: u64,
     pub(crate) pass: u32,
     /// Bytes moved in this pass; `moved` counts the bytes of all passes.
     pub(crate) in_pass: u64,

@@ -126,6 +126,37 @@ fn chunks_are_at_home_and_versions_near_them() {
     }
 }
 
+/// What was written under another placement, and what a snapshot kept away from its home.
+#[test]
+fn a_relocation_brings_chunks_home() {
+    let mut site = site_of(Method::Redirect, Placement::Anywhere, None);
+    write_some(&site, &site.open("v"), 1, 0, |_| true);
+    assert!(nearness(&site.pool).0 < 0.1, "in the order of the writes");
+    site.pool.set_volume_placement("v", Some(Placement::SnapAware(SIZES))).unwrap();
+    let steps = |site: &Site, count: usize| (0..count).for_each(|_| _ = site.pool.maintain().unwrap());
+    site.pool.relocate_volume("v", 0).unwrap();
+    // It goes on after a restart, when it is begun again.
+    steps(&site, 2);
+    site = site.reopen();
+    site.pool.relocate_volume("v", 0).unwrap();
+    site.idle();
+    assert_eq!(site.pool.relocation("v").unwrap(), None, "it ends");
+    assert_eq!(nearness(&site.pool).0, 1.0);
+    site.snap("v", "s");
+    let is_new = |chunk: u64| chunk % 10 == 3;
+    write_some(&site, &site.open("v"), 2, 1, is_new);
+    assert!(nearness(&site.pool).0 < 0.91, "what a snapshot needs is at home");
+    site.pool.relocate_volume("v", 0).unwrap();
+    site.idle();
+    let (home, near) = nearness(&site.pool);
+    assert!(home == 1.0 && near >= 0.99, "{home:.3} {near:.3}");
+    let site = site.reopen();
+    for chunk in 0..CHUNKS {
+        assert_bytes(&site.open("v"), chunk * CHUNK, byte(chunk, is_new(chunk).into()), CHUNK);
+        assert_bytes(&site.snapshot("v", "s"), chunk * CHUNK, byte(chunk, 0), CHUNK);
+    }
+}
+
 /// Gaps that are full give way to what is near, and then to anything.
 #[test]
 fn what_finds_no_room_in_its_gap_lies_elsewhere() {

@@ -4,7 +4,8 @@
 //! A map page is handled in segments of a few MiB. In most segments, most chunks keep one distance
 //! to their place in the volume. The other chunks are moved to where that distance puts them: their
 //! home. A version of the same chunk may have to leave that slot first. A segment without such a
-//! majority is written again, in one run of free slots. Every step works like an evacuation (copy,
+//! majority is written again, in one run of free slots. Under the snap-aware placement the home of a
+//! chunk is its place in the region of its slice. Every step works like an evacuation (copy,
 //! sync, commit), so it can be cut short anywhere. A repeated relocation skips what is already in
 //! order.
 
@@ -78,7 +79,7 @@ impl Destager {
         for number in numbers {
             let mut page = (*self.core.map.read(PageKey::new(id, number))?).clone();
             let moved = moves.bytes();
-            let whole = self.relocate_page(state, &branch, number, &mut page, job.pass, &mut moves)?;
+            let whole = self.relocate_page(state, &branch, (number, &mut page), &mut job, &mut moves)?;
             if moves.bytes() > moved {
                 moves.pages.push((PageKey::new(id, number), page));
             }
@@ -114,11 +115,14 @@ impl Destager {
         &self,
         state: &mut BackgroundState,
         branch: &Arc<Branch>,
-        number: u64,
-        page: &mut MapPage,
-        pass: u32,
+        (number, page): (u64, &mut MapPage),
+        job: &mut Relocation,
         moves: &mut Moves,
     ) -> Result<bool> {
+        if let Some(per_slice) = state.allocator.slice_chunks(branch) {
+            return self.bring_home(state, branch, (number, page), (job, per_slice), moves);
+        }
+        let pass = job.pass;
         let per_extent = (self.core.config.extent_size >> branch.slot_log2).max(1);
         let size = (BYTES_PER_STEP >> branch.slot_log2).clamp(1, CHUNKS).min(per_extent) as usize;
         let least = ((RUN_BYTES >> branch.slot_log2) as usize).min(size / 4).max(2);
@@ -172,7 +176,18 @@ impl Destager {
             return Ok(());
         }
         self.return_last(state);
-        let chunk = Chunk::in_page(number, at);
+        self.move_version_away(state, branch, Chunk::in_page(number, at), wanted, moves)
+    }
+
+    /// Moves a version of a chunk away from a slot, if it is there.
+    fn move_version_away(
+        &self,
+        state: &mut BackgroundState,
+        branch: &Branch,
+        chunk: Chunk,
+        wanted: Slot,
+        moves: &mut Moves,
+    ) -> Result<()> {
         let versions = self.core.catalog.versions_of(branch.id, chunk)?;
         if let Some(version) = versions.into_iter().find(|v| v.entry.slot == wanted)
             && let Some(slot) = self.move_one(state, branch, (Class::Preserved, chunk), wanted, moves)?
@@ -180,6 +195,52 @@ impl Destager {
             moves.versions.push(Version { entry: Entry { slot, ..version.entry }, ..version });
         }
         Ok(())
+    }
+
+    /// Moves the chunks of a page home, under the snap-aware placement: to their places in the
+    /// regions of their slices. A version of the same chunk may have to leave the place first. False
+    /// when this step has done enough before the page's end.
+    fn bring_home(
+        &self,
+        state: &mut BackgroundState,
+        branch: &Arc<Branch>,
+        (number, page): (u64, &mut MapPage),
+        (job, per_slice): (&mut Relocation, u64),
+        moves: &mut Moves,
+    ) -> Result<bool> {
+        let placed: Vec<(Chunk, usize, Entry)> = page
+            .iter()
+            .filter(|(_, entry)| entry.slot != Slot::HOLE)
+            .map(|(at, entry)| (Chunk::in_page(number, at), at, entry))
+            .collect();
+        for slice in placed.chunk_by(|a, b| a.0.0 / per_slice == b.0.0 / per_slice) {
+            let Some((first, ..)) = slice.first() else { continue };
+            let number = first.0 / per_slice;
+            if number >= job.next_slice {
+                state.allocator.begin_homing(branch, *first);
+                job.next_slice = number + 1;
+            }
+            for (chunk, at, entry) in slice {
+                let home = state.allocator.home_of(branch, *chunk).filter(|home| *home != entry.slot);
+                let Some(home) = home else { continue };
+                if moves.is_spent() || moves.short {
+                    return Ok(false);
+                }
+                if !self.borrow(state, branch.kind(), 1) {
+                    moves.short = true;
+                    return Ok(false);
+                }
+                if state.allocator.take_home(&self.core.space, home, branch.kind())? {
+                    self.copy_chunk(state, branch, entry.slot, home)?;
+                    moves.note(branch, home, 1);
+                    page.set(*at, Entry { slot: home, ..*entry });
+                } else {
+                    self.return_last(state);
+                    self.move_version_away(state, branch, *chunk, home, moves)?;
+                }
+            }
+        }
+        Ok(true)
     }
 
     /// Writes chunks one after another into free slots in a row. Where there is no such row,

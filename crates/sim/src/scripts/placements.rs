@@ -54,5 +54,11 @@ pub(super) fn own() -> Vec<Op> {
         Op::VolumePlacement(1, None),
         write(0, 32 * KIB, true),
         Op::Drain,
+        // What was written in the order of other volumes goes to its place, and what a snapshot
+        // needs leaves that.
+        Op::VolumePlacement(1, Some(snap_aware)),
+        Op::Relocate(2),
+        Op::Relocate(1),
+        Op::Settle,
     ]
 }

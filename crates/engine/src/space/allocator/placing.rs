@@ -212,6 +212,49 @@ impl Allocator {
         }
     }
 
+    /// Prepares moves of a slice's chunks to their homes. `chunk` is one of them.
+    pub(crate) fn begin_homing(&mut self, branch: &Branch, chunk: Chunk) {
+        if let Placement::SnapAware(of) = self.placement_of(branch.placement()) {
+            let request = SlotRequest::new(Class::Current, branch, chunk);
+            self.find_region_anew(of, self.serving(request.kind.area), &request);
+        }
+    }
+
+    /// Returns the number of chunks of a slice of the branch, under the snap-aware placement.
+    pub(crate) fn slice_chunks(&self, branch: &Branch) -> Option<u64> {
+        let Placement::SnapAware(of) = self.placement_of(branch.placement()) else { return None };
+        Some(of.slice_chunks(self.slots_per_extent(branch.slot_log2)))
+    }
+
+    /// Returns the slot that is the home of a chunk, under the snap-aware placement.
+    pub(crate) fn home_of(&mut self, branch: &Branch, chunk: Chunk) -> Option<Slot> {
+        let Placement::SnapAware(of) = self.placement_of(branch.placement()) else { return None };
+        let request = SlotRequest::new(Class::Current, branch, chunk);
+        let kind = self.serving(request.kind.area).slots(request.kind.log2);
+        let region = self.region(of, kind.area, &request)?;
+        let (id, index) = of.home(region, chunk, self.slots_per_extent(kind.log2));
+        Some(self.slot_at(id, index, kind.log2))
+    }
+
+    /// Takes a slot that is the home of a chunk, if it is free. Its extent may be unused, and no
+    /// promise or margin need it.
+    pub(crate) fn take_home(&mut self, space: &Space, home: Slot, kind: SlotKind) -> Result<bool> {
+        let kind = self.serving(kind.area).slots(kind.log2);
+        if self.take_at(home, kind)? {
+            return Ok(true);
+        }
+        let Ok((id, index)) = self.locate(home, kind.log2) else { return Ok(false) };
+        let opens = self.area(id.0) == kind.area
+            && self.areas.index(kind.area).next_free(id) == Some(id)
+            && self.has_room(space, id.0, Margins::Kept)
+            && space.open_extent(kind, self.below(id), false)
+            && self.open_extent(space, id, kind.log2)?;
+        if opens {
+            self.take_index(id, kind.log2, index)?;
+        }
+        Ok(opens)
+    }
+
     /// Returns the region in which a slot is best, under the snap-aware placement. Takes the slot
     /// that is the home of current content, if it is free.
     fn region_and_home(

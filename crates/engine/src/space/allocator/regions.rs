@@ -27,10 +27,26 @@ pub(super) struct SliceRegions {
     known: BTreeMap<(BranchId, u64), Option<Region>>,
 }
 
+/// How some chunks of a slice lie.
+#[derive(Default)]
+struct Votes {
+    /// By (physical volume, first extent) of a region: votes for it, and the chunks at home there.
+    by_region: BTreeMap<(u32, u32), (u64, u64)>,
+    /// Number of the chunks.
+    chunks: u64,
+}
+
 impl SliceRegions {
     /// Forgets all regions: the physical volumes, or the sizes of regions, have changed.
     pub(super) fn clear(&mut self) {
         self.known.clear();
+    }
+
+    fn note(&mut self, slice: (BranchId, u64), region: Option<Region>) {
+        if self.known.len() >= MOST_KNOWN {
+            self.known.clear();
+        }
+        self.known.insert(slice, region);
     }
 
     /// Forgets the regions of a branch.
@@ -53,32 +69,48 @@ impl Allocator {
         }
         // A page that can't be read is reported elsewhere.
         let found = self.region_in_use(of, (branch, slice), per_extent).unwrap_or(None);
-        let found = found.filter(|region| self.area(region.pv) == area);
+        let found = found.map(|(region, _)| region).filter(|region| self.area(region.pv) == area);
         let region = found.or_else(|| self.unused_region(of, area, (branch, slice)));
-        if self.regions.known.len() >= MOST_KNOWN {
-            self.regions.known.clear();
-        }
-        self.regions.known.insert((branch, slice), region);
+        self.regions.note((branch, slice), region);
         region
     }
 
-    /// Returns the region in which most of some chunks of a slice lie.
+    /// Looks up the region of the slice that a chunk is in anew, before its chunks are moved home. A
+    /// slice that was written under another placement, or with other sizes, has few chunks at home.
+    /// It gets an unused region, if there is one.
+    pub(super) fn find_region_anew(&mut self, of: SnapAware, area: Area, request: &SlotRequest) {
+        let per_extent = self.slots_per_extent(request.kind.log2);
+        let (branch, chunk) = request.owner;
+        let slice = chunk.0 / of.slice_chunks(per_extent);
+        let found = self.region_in_use(of, (branch, slice), per_extent).unwrap_or(None);
+        let found = found.filter(|(region, _)| self.area(region.pv) == area);
+        let region = match found {
+            Some((region, true)) => Some(region),
+            _ => self.unused_region(of, area, (branch, slice)).or(found.map(|(region, _)| region)),
+        };
+        self.regions.note((branch, slice), region);
+    }
+
+    /// Returns the region in which most of some chunks of a slice lie, and whether half of them are
+    /// at home there.
     fn region_in_use(
         &self,
         of: SnapAware,
         (branch, slice): (BranchId, u64),
         per_extent: u32,
-    ) -> Result<Option<Region>> {
+    ) -> Result<Option<(Region, bool)>> {
         let count = of.slice_chunks(per_extent);
         let first = Chunk(slice.saturating_mul(count));
         let last = Chunk(first.0.saturating_add(count - 1));
-        let mut votes: BTreeMap<(u32, u32), u64> = BTreeMap::new();
+        let mut votes = Votes::default();
         for number in self.catalog.page_numbers(branch, first.page(), last.page(), MOST_PAGES)? {
             let Some(page) = self.catalog.page(PageKey::new(branch, number))? else { continue };
             self.vote(of, &page, (number, first..=last), per_extent, &mut votes);
         }
-        let most = votes.into_iter().max_by_key(|(_, votes)| *votes);
-        Ok(most.map(|((pv, first), _)| Region { pv, first }).filter(|region| self.gives(region.pv)))
+        let most = votes.by_region.into_iter().max_by_key(|(_, (votes, _))| *votes);
+        let found =
+            most.map(|((pv, first), (_, at_home))| (Region { pv, first }, at_home * 2 >= votes.chunks));
+        Ok(found.filter(|(region, _)| self.gives(region.pv)))
     }
 
     /// Counts the chunks of a page in each region. A chunk at its home counts more than one that
@@ -89,7 +121,7 @@ impl Allocator {
         page: &MapPage,
         (number, chunks): (u64, std::ops::RangeInclusive<Chunk>),
         per_extent: u32,
-        votes: &mut BTreeMap<(u32, u32), u64>,
+        votes: &mut Votes,
     ) {
         let slot_log2 = (self.extent_size / u64::from(per_extent.max(1))).trailing_zeros() as u8;
         for (at, entry) in page.iter().filter(|(_, entry)| entry.slot != Slot::HOLE) {
@@ -98,7 +130,9 @@ impl Allocator {
             if chunks.contains(&chunk) {
                 let region = of.region_of(place.0);
                 let at_home = of.home(region, chunk, per_extent) == place;
-                *votes.entry((region.pv, region.first)).or_default() += if at_home { 4 } else { 1 };
+                let (all, of_home) = votes.by_region.entry((region.pv, region.first)).or_default();
+                (*all, *of_home) = (*all + if at_home { 4 } else { 1 }, *of_home + u64::from(at_home));
+                votes.chunks += 1;
             }
         }
     }
