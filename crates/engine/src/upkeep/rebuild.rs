@@ -28,12 +28,8 @@ impl Destager {
     /// Takes one step of a rebuild. False when there is nothing to rebuild, or when it can't go on
     /// now.
     pub(crate) fn rebuild_members(&self, state: &mut BackgroundState) -> Result<bool> {
-        let pvs: Vec<Arc<Pv>> = {
-            let names = self.core.names.read();
-            names.pvs.keys().filter_map(|id| self.core.pvs.held(*id)).collect()
-        };
         let _cause = Cause::Rebuild.begin();
-        for pv in pvs {
+        for pv in self.least_redundant_first() {
             let Some(layout) = pv.disk.as_layout() else { continue };
             let unreadable = layout.members().take_unreadable();
             if !unreadable.is_empty() {
@@ -157,6 +153,31 @@ impl Destager {
             }
         }
         Ok(())
+    }
+
+    /// Makes all lines consistent in which a block or the parity was found to be wrong.
+    pub(crate) fn mend_all_lines(&self) {
+        for pv in self.held_pvs() {
+            if let Some(layout) = pv.disk.as_layout() {
+                self.mend_lines(&pv, layout);
+            }
+        }
+    }
+
+    /// Returns the physical volumes with layouts, those first that survive the fewest further
+    /// failures.
+    fn least_redundant_first(&self) -> Vec<Arc<Pv>> {
+        let mut pvs = self.held_pvs();
+        pvs.retain(|pv| pv.disk.as_layout().is_some());
+        if pvs.len() > 1 {
+            pvs.sort_by_cached_key(|pv| pv.disk.as_layout().map(|layout| layout.members().survives()));
+        }
+        pvs
+    }
+
+    fn held_pvs(&self) -> Vec<Arc<Pv>> {
+        let names = self.core.names.read();
+        names.pvs.keys().filter_map(|id| self.core.pvs.held(*id)).collect()
     }
 
     /// Makes lines of a RAID-5 consistent in which a block or the parity was found to be wrong.

@@ -15,7 +15,9 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-/// Number of failed reads after which a member is out, although its disk still answers.
+/// Number of failed reads after which a member is out, although its disk still answers. A scratch on
+/// a disk makes dozens of sectors unreadable, which are written again from the other disks; a disk
+/// with hundreds of them is about to fail.
 pub(super) const MAX_READ_ERRORS: u32 = 256;
 /// Number of ranges that wait to be mended. Reads find further ones again.
 const MAX_UNREADABLE: usize = 1024;
@@ -471,6 +473,11 @@ impl Members {
     /// the opening.
     pub(crate) fn rate(&self) -> Option<u64> {
         Some(self.rate.load(Ordering::Relaxed)).filter(|rate| *rate != u64::MAX)
+    }
+
+    /// Returns how many further failures of members the layout survives.
+    pub(crate) fn survives(&self) -> usize {
+        self.record.lock().survives()
     }
 
     /// Returns how many rebuilds began, and up to where the content is on all disks that members
