@@ -143,6 +143,12 @@ class Bench:
                 seen.add((int(fields[0]), int(fields[1])))
         return seen
 
+    def longest(self, after, until=float("inf")):
+        """After its end: seconds of the longest transaction that ended between two times."""
+        lines = [line.split() for log in self.logs.glob("log.*") for line in log.read_text().splitlines()]
+        ended = ((int(f[4]) + int(f[5]) / 1e6, int(f[2]) / 1e6) for f in lines)
+        return max((seconds for at, seconds in ended if after <= at <= until), default=0)
+
 
 def balanced(postgres):
     """The books balance, and every table and index is whole."""

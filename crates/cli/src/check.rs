@@ -96,6 +96,8 @@ struct Data {
     unknown: u64,
     damaged: u64,
     unreadable: u64,
+    /// What is wrong on one disk of a mirror or RAID-5, and follows from the other disks.
+    wrong_copies: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -148,7 +150,7 @@ impl Report {
             (self.clean, self.storage_clean) = (false, false);
             self.findings.push(Finding { code: "data", object, detail, repairable: false, repaired: false });
         };
-        let DataReport { scrub, damage } = match found {
+        let DataReport { scrub, damage, wrong_copies } = match found {
             Ok(Some(found)) => found,
             Ok(None) => return,
             Err(error) => return find("data".into(), format!("it can't be verified: {error}")),
@@ -166,11 +168,19 @@ impl Report {
         if scrub.unreadable > 0 {
             find("data".into(), format!("{} bytes can't be read", scrub.unreadable));
         }
+        if wrong_copies > 0 {
+            let detail = format!(
+                "{wrong_copies} bytes are wrong on one disk of a mirror or RAID-5, and follow from the other disks: \
+                 hindcast pool scrub corrects them on a running server"
+            );
+            find("data".into(), detail);
+        }
         self.data = Some(Data {
             verified: scrub.verified,
             unknown: scrub.unknown,
             damaged: scrub.damaged,
             unreadable: scrub.unreadable,
+            wrong_copies,
         });
     }
 

@@ -139,6 +139,9 @@ pub struct DataReport {
     pub scrub: DataScrubInfo,
     /// What is damaged, by volume and snapshot.
     pub damage: Vec<DamageInfo>,
+    /// Number of bytes that are wrong in one copy of a mirror, or in a RAID-5, and follow from the
+    /// other disks.
+    pub wrong_copies: u64,
 }
 
 impl Pool {
@@ -165,6 +168,8 @@ impl Pool {
             }
             pool.scrub_step()?;
         };
-        Ok(Some(DataReport { scrub, damage: pool.damage_by_owner(usize::MAX)? }))
+        pool.destager.mend_all_lines();
+        let wrong_copies = pool.core.repairs.done().copies;
+        Ok(Some(DataReport { scrub, damage: pool.damage_by_owner(usize::MAX)?, wrong_copies }))
     }
 }
