@@ -18,7 +18,7 @@ use hindcast_api::{
 };
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
@@ -26,6 +26,11 @@ use utoipa_axum::routes;
 const CHECKS: usize = 2;
 /// Time that a log-in waits for its turn.
 const TURN: Duration = Duration::from_secs(10);
+/// A turn rests after a password was checked, for so many times as long as that took. So log-ins
+/// take at most a quarter of a processor together, and the rest is left for clients of volumes.
+const REST: u32 = 4 * CHECKS as u32 - 1;
+/// The longest rest: a machine that is stopped for a while keeps nobody out for long.
+const LONGEST_REST: Duration = Duration::from_secs(2);
 pub(super) fn router() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new()
         .routes(routes!(session, log_in, log_out))
@@ -62,7 +67,6 @@ async fn log_in(
     guest: Option<Extension<Arc<Guest>>>,
     Confidential(given): Confidential<LogIn>,
 ) -> Result<Response, ApiError> {
-    static TURNS: Semaphore = Semaphore::const_new(CHECKS);
     let arrival = match arrival {
         Some(Extension(arrival)) if arrival.local.is_some() => arrival,
         _ => {
@@ -71,10 +75,9 @@ async fn log_in(
         }
     };
     let address = guest.and_then(|Extension(guest)| guest.address());
-    let busy =
-        || ApiError::new(ErrorKind::Busy, "log in: too many log-ins are being checked; try again later");
-    let turn = tokio::time::timeout(TURN, TURNS.acquire()).await.map_err(|_| busy())?;
-    let _turn = turn.map_err(|_| busy())?;
+    // A link costs no hash, so it works however many passwords are being checked.
+    let turn = if given.password.is_some() { Some(turn_of_check().await?) } else { None };
+    let began = Instant::now();
     let outcome = blocking(&app, move |app| {
         let begun = match &given {
             LogIn { name: Some(name), password: Some(password), link: None } => {
@@ -88,12 +91,33 @@ async fn log_in(
         };
         begun.map_err(refusal)
     });
-    let NewSession { secret, caller, expires } = outcome.await?;
+    let outcome = outcome.await;
+    if let Some(turn) = turn {
+        rest(turn, began.elapsed());
+    }
+    let NewSession { secret, caller, expires } = outcome?;
     tracing::info!(name = caller.name, kind = caller.kind.name(), "logged in");
     let mut response = (StatusCode::CREATED, Json(who(&caller, Some(expires)))).into_response();
     response.headers_mut().insert(header::SET_COOKIE, set_cookie(Some(&secret), arrival)?);
     response.extensions_mut().insert(Arc::new(caller));
     Ok(response)
+}
+
+/// Waits until a password may be checked.
+async fn turn_of_check() -> Result<SemaphorePermit<'static>, ApiError> {
+    static TURNS: Semaphore = Semaphore::const_new(CHECKS);
+    let busy =
+        || ApiError::new(ErrorKind::Busy, "log in: too many log-ins are being checked; try again later");
+    let turn = tokio::time::timeout(TURN, TURNS.acquire()).await.map_err(|_| busy())?;
+    turn.map_err(|_| busy())
+}
+
+/// Gives a turn back when it has rested from so much work. The answer does not wait for that.
+fn rest(turn: SemaphorePermit<'static>, worked: Duration) {
+    tokio::spawn(async move {
+        tokio::time::sleep((worked * REST).min(LONGEST_REST)).await;
+        drop(turn);
+    });
 }
 
 fn refusal(error: LogInError) -> ApiError {
@@ -160,4 +184,21 @@ async fn create_link(
     let (secret, expires) = app.callers.make_link(&caller)?;
     let instance = app.web.instance.clone();
     Ok((StatusCode::CREATED, Json(CreatedLink { url: format!("{url}/#link={secret}"), expires, instance })))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_turn_rests_for_as_long_as_the_work_demands() {
+        let worked = Duration::from_millis(20);
+        let begun = Instant::now();
+        let first = turn_of_check().await.unwrap();
+        let second = turn_of_check().await.unwrap();
+        rest(first, worked);
+        rest(second, worked);
+        drop(turn_of_check().await.unwrap());
+        assert!(begun.elapsed() >= worked * REST);
+    }
 }
