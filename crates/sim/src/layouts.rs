@@ -41,6 +41,9 @@ impl Shape {
     /// The RAID-5 of scripts.
     pub const RAID5: Shape = Shape::Raid5 { disks: 3, columns: 3, unit: 8 << 10 };
 
+    /// A RAID-5 whose rows are so wide that new parities are computed from old ones.
+    pub const WIDE: Shape = Shape::Raid5 { disks: 4, columns: 4, unit: 8 << 10 };
+
     /// Returns the RAID-5 of a seed.
     pub(crate) fn raid5_of(seed: u64) -> Shape {
         let disks = 3 + (seed / 5 % 2) as usize;
@@ -93,6 +96,9 @@ impl Run {
         let spec = LayoutSpec { name: "m".into(), shape, reserve, members };
         self.member_size = size;
         self.member_files = MEMBERS[..disks].to_vec();
+        if !self.wild {
+            self.weak = self.rand.below(disks as u64) as usize;
+        }
         if self.plan.grows {
             // The first member gives places away. If it were the weak one, nothing would rely on
             // what they become.

@@ -20,8 +20,8 @@ other: --ops N        operations per seed (120)
        --drop-sync PURPOSE   for --seed, --seeds and --cut: syncs of this purpose do nothing
        --part K/N            for --enumerate: every N-th cut of each script, from the K-th on (1/2 or 2/2: one half)
        --sums                for --enumerate: all scripts have sums, not each second one
-       --on mirror|raid5     for --enumerate: scripts without a layout run on this one, with sums; a member may be lost
-                             with each cut, and its rebuild is cut again
+       --on LAYOUT           for --enumerate: scripts without a layout run on mirror, raid5 or raid5-wide, with sums; a
+                             member may be lost with each cut, and its rebuild is cut again
        --verbose";
 
 /// Prints a line. A closed standard output is no failure.
@@ -119,7 +119,8 @@ fn parse_shape(name: &str) -> Result<Shape, String> {
     match name {
         "mirror" => Ok(Shape::Mirror),
         "raid5" => Ok(Shape::RAID5),
-        _ => Err(format!("--on {name}: it must be mirror or raid5")),
+        "raid5-wide" => Ok(Shape::WIDE),
+        _ => Err(format!("--on {name}: it must be mirror, raid5 or raid5-wide")),
     }
 }
 
@@ -297,6 +298,7 @@ fn variant(args: &Args) -> String {
     let on = match args.on {
         None => "",
         Some(Shape::Mirror) => " --on mirror",
+        Some(Shape::WIDE) => " --on raid5-wide",
         Some(Shape::Raid5 { .. }) => " --on raid5",
     };
     format!("{}{on}", if args.sums { " --sums" } else { "" })
