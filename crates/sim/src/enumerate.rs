@@ -23,8 +23,8 @@ pub struct Cut {
     pub seed: u64,
 }
 
-/// The number of disk operations within which the rebuild behind a cut is cut, too: about as many as
-/// it takes.
+/// The number of disk operations within which the rebuild behind a cut is cut, too: about as
+/// many as it takes.
 const REBUILD_OPS: u64 = 150;
 
 fn plan_of(script: &Script) -> Plan {

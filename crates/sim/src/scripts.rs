@@ -48,9 +48,9 @@ pub struct Script {
 }
 
 impl Script {
-    /// Returns the script for a pool on a layout, where the operations on physical volumes are about
-    /// members: a member fails, and is rebuilt. Returns none for a script that has its layout, and
-    /// for one that begins with the creation, since a pool moves to a layout later.
+    /// Returns the script for a pool on a layout, where the operations on physical volumes are
+    /// about members: a member fails, and is rebuilt. Returns none for a script that has its
+    /// layout, and for one that begins with the creation, since a pool moves to a layout later.
     pub fn on(self, shape: Shape) -> Option<Script> {
         let moves = self.layout.is_none() && !self.from_creation;
         moves.then_some(Script { layout: Some(shape), sums: true, ..self })

@@ -4,8 +4,8 @@
 //! A map page is handled in segments of a few MiB. In most segments, most chunks keep one distance
 //! to their place in the volume. The other chunks are moved to where that distance puts them: their
 //! home. A version of the same chunk may have to leave that slot first. A segment without such a
-//! majority is written again, in one run of free slots. Under the snap-aware placement the home of a
-//! chunk is its place in the region of its slice. Every step works like an evacuation (copy,
+//! majority is written again, in one run of free slots. Under the snap-aware placement the home of
+//! a chunk is its place in the region of its slice. Every step works like an evacuation (copy,
 //! sync, commit), so it can be cut short anywhere. A repeated relocation skips what is already in
 //! order.
 
@@ -198,8 +198,8 @@ impl Destager {
     }
 
     /// Moves the chunks of a page home, under the snap-aware placement: to their places in the
-    /// regions of their slices. A version of the same chunk may have to leave the place first. False
-    /// when this step has done enough before the page's end.
+    /// regions of their slices. A version of the same chunk may have to leave the place first.
+    /// False when this step has done enough before the page's end.
     fn bring_home(
         &self,
         state: &mut BackgroundState,

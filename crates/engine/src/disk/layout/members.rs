@@ -15,9 +15,9 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-/// Number of failed reads after which a member is out, although its disk still answers. A scratch on
-/// a disk makes dozens of sectors unreadable, which are written again from the other disks; a disk
-/// with hundreds of them is about to fail.
+/// Number of failed reads after which a member is out, although its disk still answers. A scratch
+/// makes dozens of sectors unreadable, which are written again from the other disks; a disk with
+/// hundreds of them is about to fail.
 pub(super) const MAX_READ_ERRORS: u32 = 256;
 /// Number of ranges that wait to be mended. Reads find further ones again.
 const MAX_UNREADABLE: usize = 1024;

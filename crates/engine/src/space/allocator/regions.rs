@@ -75,9 +75,9 @@ impl Allocator {
         region
     }
 
-    /// Looks up the region of the slice that a chunk is in anew, before its chunks are moved home. A
-    /// slice that was written under another placement, or with other sizes, has few chunks at home.
-    /// It gets an unused region, if there is one.
+    /// Looks up the region of a chunk's slice anew, before its chunks are moved home. A slice that
+    /// was written under another placement, or with other sizes, has few chunks at home. It gets an
+    /// unused region, if there is one.
     pub(super) fn find_region_anew(&mut self, of: SnapAware, area: Area, request: &SlotRequest) {
         let per_extent = self.slots_per_extent(request.kind.log2);
         let (branch, chunk) = request.owner;
