@@ -45,15 +45,38 @@ function run(line) {
   return spawnSync('sh', ['-c', line], { cwd: work, env, encoding: 'utf8', timeout: 10_000 });
 }
 
+async function commandsOf(page) {
+  const lines = await page.locator('.command code').allTextContents();
+  return lines.filter((line) => line.startsWith('hindcast ') && !ALONE.test(line));
+}
+
+/** Opens a view, and returns the commands that its dialog has. */
+async function commandsOfView(page) {
+  await visit(
+    page,
+    mock.url,
+    PAGES.find(({ name }) => name === 'volume-open'),
+  );
+  await page.getByRole('dialog').getByRole('button', { name: 'Open', exact: true }).click();
+  await page.getByRole('heading', { name: 'is open' }).waitFor();
+  const lines = await commandsOf(page);
+  for (const what of [/^hindcast view renew \S+ --lease 1h$/, /^hindcast view delete \S+$/])
+    assert.ok(
+      lines.some((line) => what.test(line)),
+      lines.join('\n'),
+    );
+  return lines;
+}
+
 test('every command that is shown is understood', { skip: missing }, async () => {
   const page = await browser.newPage({ viewport: { width: 1400, height: 900 }, reducedMotion: 'reduce' });
   const seen = new Map();
   await logIn(page, mock.url);
   for (const entry of PAGES.filter(({ anonymous }) => !anonymous)) {
     await visit(page, mock.url, entry);
-    for (const line of await page.locator('.command code').allTextContents())
-      if (line.startsWith('hindcast ') && !ALONE.test(line)) seen.set(line, entry.name);
+    for (const line of await commandsOf(page)) seen.set(line, entry.name);
   }
+  for (const line of await commandsOfView(page)) seen.set(line, 'an open view');
   await page.close();
   assert.ok(seen.size > 45, `${seen.size} commands`);
   const refused = [...seen].flatMap(([line, name]) => {

@@ -1,13 +1,15 @@
-// Files of a moment, against a real server with a file system that mkfs.ext4 made and qemu-img wrote
+// Files of a moment, against a real server with a file system that mkfs.ext4 made and qemu-img
+// wrote
 // over NBD. HINDCAST_SHOTS names a directory for pictures.
 
 import assert from 'node:assert/strict';
 import { execFileSync } from 'node:child_process';
-import { mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs';
+import { mkdtempSync, readFileSync, rmSync } from 'node:fs';
 import { tmpdir } from 'node:os';
 import { join } from 'node:path';
 import { after, before, test } from 'node:test';
 import { logIn, openBrowser } from './browser.mjs';
+import { makeImage } from './filesystem.mjs';
 import { missing, startServer, wait } from './server.mjs';
 
 const NAME = 'files';
@@ -33,25 +35,7 @@ after(async () => {
 
 /** Writes a file system with these files over NBD. */
 function write(files) {
-  const tree = join(work, 'tree');
-  rmSync(tree, { recursive: true, force: true });
-  mkdirSync(join(tree, 'etc'), { recursive: true });
-  for (const [name, content] of Object.entries(files)) writeFileSync(join(tree, name), content);
-  const image = join(work, 'image');
-  rmSync(image, { force: true });
-  const make = [
-    '-q',
-    '-F',
-    '-L',
-    'data',
-    '-E',
-    'hash_seed=11111111-2222-3333-4444-555555555555',
-    '-d',
-    tree,
-    image,
-    '16M',
-  ];
-  execFileSync('mkfs.ext4', make, { stdio: 'ignore' });
+  const image = makeImage(work, files);
   execFileSync('qemu-img', ['convert', '-n', '-f', 'raw', '-O', 'raw', image, `nbd://${server.nbd}/${NAME}`]);
 }
 
@@ -136,6 +120,10 @@ test('a view that is open is listed, and can be closed', { skip: missing, timeou
   await page.goto(`${server.url}/volumes/${NAME}/access`);
   await page.getByRole('button', { name: `Show ${view.address}` }).click();
   await page.getByRole('heading', { name: `${view.address} is open` }).waitFor();
+  const commands = await page.getByRole('dialog').locator('.command code').allTextContents();
+  server.command(...`view renew ${view.id} --lease 1h`.split(' '));
+  assert.ok(commands.includes(`hindcast view renew ${view.id} --lease 1h`), commands.join('\n'));
+  assert.ok(commands.includes(`hindcast view delete ${view.id}`), commands.join('\n'));
   await page.getByRole('dialog').getByRole('button', { name: 'Done' }).click();
   await page.getByRole('button', { name: `Close ${view.address}` }).click();
   await page.getByRole('heading', { name: 'No view is open' }).waitFor();

@@ -174,6 +174,46 @@ test('a volume is switched to refuse writes only after its name is typed', optio
   assert.equal(json('volume', 'show', 'log').read_only, false);
 });
 
+test('a volume loses data, or a part of its history, only after its name is typed', options, async () => {
+  server.command('volume', 'set', 'wal', '--cdp', 'parity', '--retain', 'all');
+  await go('/volumes/wal/settings');
+  const refuses = (name) => dialog().getByRole('button', { name, exact: true }).isDisabled();
+  const confirmation = field('Type wal to confirm');
+  await button('Resize').click();
+  await field('New size').fill('128M');
+  assert.equal(await refuses('Resize'), false);
+  await field('New size').fill('32M');
+  assert.equal(await refuses('Resize'), true);
+  await confirmation.fill('wal');
+  await submit('Resize');
+  assert.equal(json('volume', 'show', 'wal').size, 32 << 20);
+
+  const retention = () => json('volume', 'show', 'wal').cdp?.retain_seconds ?? null;
+  for (const [kept, seconds] of [
+    ['7d', 604_800],
+    ['1d', 86_400],
+  ]) {
+    await button('Change').click();
+    await field('Keep for').fill(kept);
+    assert.equal(await refuses('Change'), true);
+    await confirmation.fill('wal');
+    await submit('Change');
+    assert.equal(retention(), seconds);
+  }
+  await button('Change').click();
+  await field('Keep for').fill('2d');
+  assert.equal(await confirmation.count(), 0);
+  await submit('Change');
+  assert.equal(retention(), 172_800);
+
+  await button('Change').click();
+  await field('Encoding').selectOption('off');
+  assert.equal(await refuses('Change'), true);
+  await confirmation.fill('wal');
+  await submit('Change');
+  assert.equal(json('volume', 'show', 'wal').cdp ?? null, null);
+});
+
 test('the audit shows what was asked, by who asked', options, async () => {
   await go('/audit');
   await page.getByLabel('Search the audit').fill('schedules/work');

@@ -133,3 +133,17 @@ test('going back needs the typed name, and can be undone', async () => {
   await press('Enter');
   await page.getByText('db has its content from before the rollback again.').waitFor();
 });
+
+test('a rule that is moved keeps the focus on its button', async () => {
+  await page.goto(`${mock.url}/targets`);
+  const focused = () => page.evaluate(() => document.activeElement?.getAttribute('aria-label'));
+  const first = page.locator('.rules').first();
+  const last = await first.locator('li .rule-text').nth(2).textContent();
+  await first.getByRole('button', { name: 'Move rule 3 up' }).focus();
+  for (const expected of ['Move rule 2 up', 'Move rule 1 down', 'Move rule 2 down', 'Move rule 3 up']) {
+    await press('Enter');
+    assert.equal(await focused(), expected);
+    const place = Number(/\d/.exec(expected)[0]) - 1;
+    assert.equal(await first.locator('li .rule-text').nth(place).textContent(), last);
+  }
+});

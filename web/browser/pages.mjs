@@ -42,12 +42,15 @@ async function deleteSome(page) {
 const moment = () => `/volumes/db?last=10800&at=${ago(44)}`;
 const two = () => `${moment()}&and=${ago(100)}`;
 const target = (name) => `iqn.2026-01.org.hindcast:${name}`;
-/** The name of db's newest hourly snapshot, as the mock makes it. */
-const hourly = () => {
+/**
+ * The name of db's newest hourly snapshot, as the mock makes it when it starts. A test that goes on
+ * into the next hour still has it.
+ */
+const HOURLY = (() => {
   const hour = new Date(Date.now() - (Date.now() % (60 * MINUTE)) - 60 * MINUTE);
   return `hourly-${hour.toISOString().slice(5, 13).replace('T', '-')}`;
-};
-const onHourly = (verb) => (page) => press(`${verb} ${hourly()}`)(page);
+})();
+const onHourly = (verb) => (page) => press(`${verb} ${HOURLY}`)(page);
 
 const snapshots = () => '/volumes/db/snapshots';
 const settings = () => '/volumes/db/settings';

@@ -1,27 +1,41 @@
 // The first story of a user, with the mouse, against a real server with data that qemu-io writes
 // over NBD: a volume is made; a bar appears; the playhead is dragged to before the second write;
-// open, recover, go back and undo give the bytes that they promise.
+// open, a file, recover, go back and undo give the bytes that they promise.
 
 import assert from 'node:assert/strict';
+import { mkdtempSync, rmSync } from 'node:fs';
+import { tmpdir } from 'node:os';
+import { join } from 'node:path';
 import { after, before, test } from 'node:test';
 import { logIn, openBrowser } from './browser.mjs';
-import { assertPattern, missing, startServer, wait, writePattern } from './server.mjs';
+import { makeImage, makePartitionTable } from './filesystem.mjs';
+import { assertPattern, missing, qemuIo, startServer, wait, writePattern } from './server.mjs';
 
 const NAME = 'story';
 const FIRST = 0x11;
 const SECOND = 0x22;
 
+/** Where the volume's partition is: behind the pattern. */
+const START = 32 << 20;
+const LENGTH = 16 << 20;
+
+/** What the file /etc/motd has before the damage. */
+const THEN = 'this line is of before the damage';
+
 let browser;
 let page;
 let server;
+let work;
 before(async () => {
   if (missing) return;
+  work = mkdtempSync(join(tmpdir(), 'hindcast-story-'));
   server = await startServer();
   browser = await openBrowser();
   page = await browser.newPage({ viewport: { width: 1400, height: 900 } });
   await logIn(page, server.url, server.link());
 });
 after(async () => {
+  if (work) rmSync(work, { recursive: true });
   await browser?.close();
   await server?.dispose();
 });
@@ -50,6 +64,26 @@ async function dragTo(time) {
   await wait(600);
   const at = Date.parse(new URL(page.url()).searchParams.get('at'));
   assert.ok(Math.abs(at - time) < 2000, `the playhead is ${at - time} ms off`);
+}
+
+/** Writes a partition with a file over NBD, and the pattern in front of it. */
+function write(pattern, motd) {
+  const table = makePartitionTable(work, START, LENGTH);
+  const image = makeImage(work, { 'etc/motd': `${motd}\n` });
+  const address = server.address(NAME);
+  qemuIo(address, [`write -s ${table} 0 512`, `write -s ${image} ${START} ${LENGTH}`]);
+  writePattern(address, pattern);
+}
+
+/** Looks into a file of the moment. It has what it had then. */
+async function readFile() {
+  await page.getByRole('button', { name: 'Files', exact: true }).click();
+  const dialog = page.getByRole('dialog');
+  await dialog.getByRole('button', { name: 'etc/' }).click();
+  await dialog.getByRole('button', { name: 'motd' }).click();
+  await dialog.getByLabel('Content of motd').getByText(THEN).waitFor();
+  await dialog.getByRole('button', { name: 'Done' }).click();
+  await dialog.waitFor({ state: 'detached' });
 }
 
 async function openView() {
@@ -86,7 +120,7 @@ test('the bytes agree with every step of the story', { skip: missing, timeout: 1
   await page.getByRole('link', { name: 'Timeline' }).first().click();
   await page.getByRole('slider', { name: 'Moment' }).waitFor();
   await wait(1500);
-  writePattern(server.address(NAME), FIRST);
+  write(FIRST, THEN);
   await page.waitForFunction(
     () => /The highest is [1-9]/.test(document.querySelector('.pointed')?.textContent ?? ''),
     null,
@@ -95,10 +129,11 @@ test('the bytes agree with every step of the story', { skip: missing, timeout: 1
   await wait(4000);
   const between = Date.now();
   await wait(4000);
-  writePattern(server.address(NAME), SECOND);
+  write(SECOND, 'nothing is left');
   assertPattern(server.address(NAME), SECOND);
   await dragTo(between);
   await openView();
+  await readFile();
   await recover();
   await goBackAndUndo();
 });

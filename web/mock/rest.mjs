@@ -198,7 +198,7 @@ export const REST = {
     pid: 4711,
     started: rfc(START - 12 * DAY),
     data: '/var/lib/hindcast',
-    listeners: { api: ['127.0.0.1:8440'], nbd: ['0.0.0.0:10809'], iscsi: ['0.0.0.0:3260'] },
+    listeners: { api: ['127.0.0.1:8440'], nbd: ['0.0.0.0:10809', 'unix:/run/hindcast/nbd.sock'], iscsi: ['0.0.0.0:3260'] },
     health: HEALTH,
     ...CAPACITY,
     volumes: world.volumes.length,

@@ -17,6 +17,8 @@ export class ApiError extends Error {
     readonly status: number,
     readonly kind: ErrorKind | 'unreachable',
     message: string,
+    /** Seconds after which the server wants to be asked again, or 0. */
+    readonly retryAfter = 0,
   ) {
     super(message);
   }
@@ -86,7 +88,8 @@ export async function failure(response: Response): Promise<ApiError> {
   if (response.status === 401) session.value = null;
   const body = (await response.json().catch(() => null)) as ErrorBody | null;
   const message = body?.message ?? `The server answered with status ${response.status}.`;
-  return new ApiError(response.status, body?.kind ?? 'internal', asSentence(message));
+  const retryAfter = Number(response.headers.get('retry-after')) || 0;
+  return new ApiError(response.status, body?.kind ?? 'internal', asSentence(message), retryAfter);
 }
 
 /** A message of the server as a sentence of the console. */

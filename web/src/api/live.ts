@@ -4,12 +4,15 @@ import { signal } from '@preact/signals';
 import { MINUTE, parseTime } from '../lib/time';
 import { get } from './client';
 import type { Activity, ActivityPoint, Live } from './schema';
-import { openStream } from './stream';
+import { openStream, streamProblem } from './stream';
 
 /** Seconds of rates that the console keeps for spark lines. */
 export const KEPT_SECONDS = 60;
 
 export const live = signal<Live | null>(null);
+
+/** Why there are no rates, and what to do. */
+export const liveProblem = signal<string | null>(null);
 
 const bytesMoved = new Map<string, number[]>();
 
@@ -32,8 +35,13 @@ export function mergeRates(held: ActivityPoint[], arrived: ActivityPoint[]): Act
   return sorted.filter(([time]) => time > newest - KEPT_RATES).map(([, point]) => point);
 }
 
+/** Milliseconds between two events after which the seconds of a volume are no line any more. */
+const HOLE = 5000;
+
 /** Adds a second to what is kept of each volume. A volume that is gone is forgotten. */
 export function noteLive(event: Live): void {
+  const last = live.peek()?.time;
+  if (last && parseTime(event.time) - parseTime(last) > HOLE) bytesMoved.clear();
   for (const name of bytesMoved.keys()) if (!event.volumes[name]) bytesMoved.delete(name);
   for (const [name, rates] of Object.entries(event.volumes)) {
     const points = bytesMoved.get(name) ?? [];
@@ -52,10 +60,25 @@ async function readPast(): Promise<void> {
 
 /** Follows the rates until the returned function is called. */
 export function followLive(): () => void {
-  return openStream('/live', {
-    onOpen: () => void readPast(),
+  const close = openStream('/live', {
+    onOpen: () => {
+      liveProblem.value = null;
+      void readPast();
+    },
     onEvent: ({ data }) => {
       if (data) noteLive(JSON.parse(data) as Live);
     },
+    onFail: (error) => {
+      liveProblem.value = streamProblem(error);
+      // Rates of earlier would look like those of now. Of a server that is away the page says so.
+      if (liveProblem.value) live.value = null;
+    },
   });
+  return () => {
+    close();
+    live.value = null;
+    liveProblem.value = null;
+    poolRates.value = [];
+    bytesMoved.clear();
+  };
 }

@@ -3,7 +3,8 @@
  * `EventSource` does not report a 401 and can't continue from an id after an error.
  */
 
-import { failure, send } from './client';
+import { ApiError, failure, send } from './client';
+import { whileShown } from './shown';
 
 export interface StreamEvent {
   event: string;
@@ -14,10 +15,47 @@ export interface StreamEvent {
 interface Handlers {
   onEvent(event: StreamEvent): void;
   onOpen?(): void;
+  /** The server refused the stream, or could not be reached. Another attempt follows. */
+  onFail?(error: ApiError): void;
 }
 
 const FIRST_WAIT = 500;
 const LONGEST_WAIT = 5000;
+
+/** Time before another attempt at what the session may not read: only a person can change that. */
+const FORBIDDEN_WAIT = 60_000;
+
+/** The attempts that wait. Each function ends a wait. */
+const waiting = new Set<() => void>();
+
+/** Opens at once what waits for another attempt. */
+export function retryStreams(): void {
+  for (const end of waiting) end();
+}
+
+function pause(time: number, signal: AbortSignal): Promise<void> {
+  return new Promise((resolve) => {
+    const end = () => {
+      clearTimeout(timer);
+      waiting.delete(end);
+      signal.removeEventListener('abort', end);
+      resolve();
+    };
+    const timer = setTimeout(end, time);
+    waiting.add(end);
+    signal.addEventListener('abort', end);
+  });
+}
+
+/** Why a stream is not open, and what to do. Null: the page says so itself. */
+export function streamProblem({ kind, status, message }: ApiError): string | null {
+  // The banner of the page says that the server does not answer, and a 401 opens the log-in page.
+  if (kind === 'unreachable' || status === 401) return null;
+  if (status === 403) return `${message} Ask an administrator for a role that may read this.`;
+  const again = 'The console tries again every few seconds.';
+  if (kind === 'busy') return `${message} Close other windows of the console. ${again}`;
+  return `${message} ${again}`;
+}
 
 /** Splits the text of a stream into events. It keeps an incomplete event until its rest arrives. */
 export class StreamParser {
@@ -43,18 +81,25 @@ function parseBlock(block: string): StreamEvent | null {
   return data.length > 0 || event !== 'message' ? { event, data: data.join('\n'), id } : null;
 }
 
-/** Opens a stream, and opens it again after each end. Returns the function that closes it. */
+/** Milliseconds until the next attempt after an error. */
+function waitAfter(error: unknown, usual: number): number {
+  if (!(error instanceof ApiError)) return usual;
+  if (error.status === 403) return FORBIDDEN_WAIT;
+  return Math.max(usual, error.retryAfter * 1000);
+}
+
+/**
+ * Opens a stream, and opens it again after each end, as long as the page is shown. When the page is
+ * shown again, the stream goes on after the last event. Returns the function that closes it.
+ */
 export function openStream(path: string, handlers: Handlers): () => void {
-  const control = new AbortController();
   let lastId: string | null = null;
-  let wait = FIRST_WAIT;
-  const read = async () => {
+  const read = async (signal: AbortSignal) => {
     const headers: Record<string, string> = { accept: 'text/event-stream' };
     if (lastId !== null) headers['last-event-id'] = lastId;
-    const response = await send(path, { headers, signal: control.signal });
+    const response = await send(path, { headers, signal });
     if (!response.ok || !response.body) throw await failure(response);
     handlers.onOpen?.();
-    wait = FIRST_WAIT;
     const parser = new StreamParser();
     const decoder = new TextDecoder();
     const reader = response.body.getReader();
@@ -65,13 +110,22 @@ export function openStream(path: string, handlers: Handlers): () => void {
       }
     }
   };
-  const loop = async () => {
-    while (!control.signal.aborted) {
-      await read().catch(() => undefined);
-      await new Promise((resolve) => setTimeout(resolve, wait));
+  const loop = async (signal: AbortSignal) => {
+    let wait = FIRST_WAIT;
+    while (!signal.aborted) {
+      const begun = Date.now();
+      const error = await read(signal).catch((reason: unknown) => reason);
+      if (signal.aborted) return;
+      // A stream that was open for a while is opened again soon.
+      if (Date.now() - begun > LONGEST_WAIT) wait = FIRST_WAIT;
+      if (error instanceof ApiError) handlers.onFail?.(error);
+      await pause(waitAfter(error, wait), signal);
       wait = Math.min(wait * 2, LONGEST_WAIT);
     }
   };
-  void loop();
-  return () => control.abort();
+  return whileShown(() => {
+    const control = new AbortController();
+    void loop(control.signal);
+    return () => control.abort();
+  });
 }

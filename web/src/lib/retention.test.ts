@@ -1,6 +1,6 @@
 import { expect, test } from 'vitest';
 import type { Schedule } from '../api/schema';
-import { keptBy, nextRuns } from './retention';
+import { keepsLess, keptBy, nextRuns } from './retention';
 import { DAY, HOUR, MINUTE } from './time';
 import { timingOf } from './timing';
 
@@ -60,4 +60,13 @@ test('the next runs are on the days, in the window and by the clock of the zone'
 test('of a schedule whose zone the browser does not know, only the next run is known', () => {
   const wall = { at: '02:30', tz: 'Europe/Nowhere' };
   expect(nextRuns({ ...schedule, wall } as Schedule, 5)).toEqual([NOON]);
+});
+
+test('fewer snapshots are kept if a number gets smaller, or if all stayed so far', () => {
+  expect(keepsLess({ hourly: 24, daily: 7 }, { hourly: 24, daily: 6 })).toBe(true);
+  expect(keepsLess({ hourly: 24, daily: 7 }, { hourly: 25, daily: 7, weekly: 1 })).toBe(false);
+  expect(keepsLess({ hourly: 24 }, { daily: 30 })).toBe(true);
+  expect(keepsLess({}, { last: 100 })).toBe(true);
+  expect(keepsLess({ last: 100 }, { last: 0 })).toBe(false);
+  expect(keepsLess({}, {})).toBe(false);
 });

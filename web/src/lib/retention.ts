@@ -9,6 +9,17 @@ export type Rule = keyof Retention;
 
 export const RULES: Rule[] = ['last', 'hourly', 'daily', 'weekly', 'monthly'];
 
+/**
+ * True if a change of the numbers can delete snapshots. All numbers 0 mean that every snapshot
+ * stays.
+ */
+export function keepsLess(before: Retention, after: Retention): boolean {
+  const countOf = (keep: Retention, rule: Rule) => keep[rule] ?? 0;
+  const keepsAll = (keep: Retention) => RULES.every((rule) => countOf(keep, rule) === 0);
+  if (keepsAll(before) || keepsAll(after)) return keepsAll(before) && !keepsAll(after);
+  return RULES.some((rule) => countOf(after, rule) < countOf(before, rule));
+}
+
 /** Snapshots of one rule that the drawing shows at most. */
 const MOST = 1000;
 

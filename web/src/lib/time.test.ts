@@ -1,5 +1,16 @@
 import { describe, expect, test } from 'vitest';
-import { DAY, duration, HOUR, MINUTE, parseTime, relative, toRfc3339, typedTime, utcTime } from './time';
+import {
+  DAY,
+  duration,
+  HOUR,
+  MINUTE,
+  parseTime,
+  parseTimeUp,
+  relative,
+  toRfc3339,
+  typedTime,
+  utcTime,
+} from './time';
 
 const NOON = Date.UTC(2026, 10, 22, 12, 0, 0);
 
@@ -10,6 +21,18 @@ describe('RFC 3339', () => {
     expect(toRfc3339(time)).toBe('2026-11-22T12:00:00.123457Z');
     expect(toRfc3339(NOON)).toBe('2026-11-22T12:00:00Z');
     expect(utcTime(time, 3)).toBe('2026-11-22 12:00:00.123Z');
+  });
+
+  test('is rounded up where a time must not be missed', () => {
+    const up = (text: string) => toRfc3339(parseTimeUp(text));
+    expect(up('2026-11-22T12:00:00.123456001Z')).toBe('2026-11-22T12:00:00.123457Z');
+    expect(up('2026-11-22T12:00:00.123456000Z')).toBe('2026-11-22T12:00:00.123456Z');
+    expect(up('2026-11-22T12:00:00.999999999Z')).toBe('2026-11-22T12:00:01Z');
+    expect(up('2026-11-22T12:00:00.5Z')).toBe('2026-11-22T12:00:00.5Z');
+    expect(up('2026-11-22T12:00:00Z')).toBe('2026-11-22T12:00:00Z');
+    // The address has the same number again.
+    const time = parseTimeUp('2026-11-22T12:00:00.123456789Z');
+    expect(parseTime(toRfc3339(time))).toBe(time);
   });
 
   test('reads offsets', () => {

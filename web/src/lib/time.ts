@@ -21,6 +21,16 @@ export function parseTime(text: string): number {
   return fraction ? whole + Number(`0.${fraction}`) * SECOND : whole;
 }
 
+/**
+ * The first whole microsecond at or after an RFC 3339 time. The server's times have nanoseconds,
+ * and a request with a time that is a little too early would miss what happened at it.
+ */
+export function parseTimeUp(text: string): number {
+  const fraction = /\.(\d+)/.exec(text)?.[1] ?? '';
+  const micros = Number(fraction.slice(0, 6).padEnd(6, '0')) + (/[1-9]/.test(fraction.slice(6)) ? 1 : 0);
+  return Date.parse(text.replace(/\.\d+/, '')) + micros / 1000;
+}
+
 /** A time as RFC 3339 in UTC, with up to six digits of the second. */
 export function toRfc3339(time: number): string {
   const micros = Math.round(time * SECOND);

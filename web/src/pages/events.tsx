@@ -2,9 +2,10 @@
 
 import { useState } from 'preact/hooks';
 import { get } from '../api/client';
-import { events, mergeEvents } from '../api/events';
+import { events, following, mergeEvents } from '../api/events';
 import type { Event as ServerEvent, Severity } from '../api/schema';
-import { Badge, Button, Card, Empty, PageHead, Time } from '../parts/basics';
+import { retryStreams } from '../api/stream';
+import { Badge, Button, Card, Empty, Failure, PageHead, Skeleton, Time } from '../parts/basics';
 import { SearchField, SelectField } from '../parts/fields';
 import { attempt } from '../parts/notices';
 import { parameters, setParameters, volumePath } from '../router';
@@ -43,6 +44,25 @@ function passes(event: ServerEvent, text: string, least: Least): boolean {
   return `${event.kind} ${event.subject ?? ''} ${event.message}`.toLowerCase().includes(text.toLowerCase());
 }
 
+/** Whether new events appear by themselves. */
+function LiveBadge() {
+  const { live, problem } = following.value;
+  if (live) return <Badge tone="a">live</Badge>;
+  return problem ? <Badge tone="b">not live</Badge> : <Badge>connecting</Badge>;
+}
+
+/** What stands for events that are not there: that they load, or why they can't be read. */
+export function EventsState() {
+  const { known, problem } = following.value;
+  const what = known ? 'New events do not appear by themselves.' : 'The events could not be read.';
+  return (
+    <>
+      {problem && <Failure what={what} error={problem} retry={retryStreams} />}
+      {!known && !problem && <Skeleton />}
+    </>
+  );
+}
+
 export function EventsPage() {
   const [older, setOlder] = useState<ServerEvent[]>([]);
   const [ended, setEnded] = useState(false);
@@ -58,7 +78,7 @@ export function EventsPage() {
     });
   return (
     <>
-      <PageHead title="Events" badge={<Badge tone="a">live</Badge>} />
+      <PageHead title="Events" badge={<LiveBadge />} />
       <Card>
         <div class="filters">
           <SearchField
@@ -73,8 +93,12 @@ export function EventsPage() {
             onInput={(value) => setParameters({ least: value === 'all' ? null : value })}
           />
         </div>
-        {shown.length === 0 && (
-          <Empty title="No event matches" command="hindcast events --follow">
+        <EventsState />
+        {following.value.known && shown.length === 0 && (
+          <Empty
+            title={all.length > 0 ? 'No event matches' : 'No event yet'}
+            command="hindcast events --follow"
+          >
             An event appears here when a volume, a snapshot, a client or the health changes.
           </Empty>
         )}

@@ -1,10 +1,11 @@
 /** The first page: is everything well, how full is it, what does it do, what is protected. */
 
 import type { ComponentChildren } from 'preact';
-import { events } from '../api/events';
-import { KEPT_RATES, live, poolRates } from '../api/live';
+import { events, following } from '../api/events';
+import { KEPT_RATES, live, liveProblem, poolRates } from '../api/live';
 import { useResource } from '../api/resource';
 import type { Health, Pool, Status, Task, Volume } from '../api/schema';
+import { retryStreams } from '../api/stream';
 import { fullDay } from '../lib/filling';
 import { byteRate, bytes, latency, percent, perSecond } from '../lib/format';
 import { parseTime } from '../lib/time';
@@ -12,7 +13,7 @@ import { Badge, Card, Empty, Failure, Meter, PageHead, Skeleton, Time } from '..
 import { Chart } from '../parts/chart';
 import { type Column, Table } from '../parts/table';
 import { volumePath } from '../router';
-import { EventLine } from './events';
+import { EventLine, EventsState } from './events';
 import { HistoryText } from './history-text';
 import { Problems } from './problems';
 import { TaskLine } from './tasks';
@@ -107,11 +108,15 @@ function Rates() {
   const times = points.map(({ time }) => parseTime(time));
   return (
     <Card title="The last five minutes">
-      {points.length < 2 ? (
+      {liveProblem.value && (
+        <Failure what="The rates can't be followed." error={liveProblem.value} retry={retryStreams} />
+      )}
+      {points.length < 2 && !liveProblem.value && (
         <div class="charts-space">
           <Skeleton lines={5} />
         </div>
-      ) : (
+      )}
+      {points.length >= 2 && (
         <div class="inside charts">
           <Chart
             title="Data"
@@ -226,7 +231,10 @@ function RunningTasks() {
 function LastEvents() {
   return (
     <Card title="Last events" actions={<a href="/events">All events</a>}>
-      {events.value.length === 0 && <p class="inside soft">The server has reported no event yet.</p>}
+      <EventsState />
+      {following.value.known && events.value.length === 0 && (
+        <p class="inside soft">The server has reported no event yet.</p>
+      )}
       <ul class="list">
         {events.value.slice(0, 8).map((event) => (
           <EventLine key={event.id} event={event} />

@@ -1,6 +1,7 @@
 /** Rules in their order: the first rule that matches a client decides. */
 
 import type { ComponentChildren } from 'preact';
+import { useLayoutEffect, useRef, useState } from 'preact/hooks';
 import { post, remove } from '../api/client';
 import type { Access, AccessRule, NbdRule, Unmatched } from '../api/schema';
 import { Badge, Button } from '../parts/basics';
@@ -39,29 +40,67 @@ export async function moveRule(path: string, rules: object[], from: number, to: 
   await remove(`${path}/${(to > from ? from : from + 1) + 1}`);
 }
 
+/** A name for each rule that stays when the rules change their order. Equal rules are counted. */
+export function ruleKeys(texts: string[]): string[] {
+  const seen = new Map<string, number>();
+  return texts.map((text) => {
+    const count = seen.get(text) ?? 0;
+    seen.set(text, count + 1);
+    return `${text}-${count}`;
+  });
+}
+
 interface RuleListProps<T> {
   rules: T[];
   textOf: (rule: T) => string;
   /** What happens to a client that no rule matches. */
   children: ComponentChildren;
   /** Moves rule `from` to the place `to`. Without it, the list can't be changed. */
-  onMove?: (from: number, to: number) => void;
+  onMove?: (from: number, to: number) => Promise<void>;
   onRemove?: (index: number) => void;
+}
+
+/** A rule that a button moved, and where it should be now. */
+interface Moved {
+  key: string | undefined;
+  up: boolean;
+}
+
+/**
+ * Gives the focus back to the button of a rule that it moved, as the row of the rule is somewhere
+ * else now. At the end of the list only the button for the other direction is left.
+ */
+function focusMoved(list: HTMLElement | null, { key, up }: Moved): void {
+  const row = [...(list?.children ?? [])].find((child) => child.getAttribute('data-rule') === key);
+  const buttons = [...(row?.querySelectorAll<HTMLElement>('[data-move]') ?? [])];
+  const same = buttons.find((button) => button.getAttribute('data-move') === (up ? 'up' : 'down'));
+  (same ?? buttons[0])?.querySelector('button')?.focus();
 }
 
 export function RuleList<T extends { access: Access }>(props: RuleListProps<T>) {
   const { rules, textOf, children, onMove, onRemove } = props;
+  const list = useRef<HTMLOListElement>(null);
+  const [moved, setMoved] = useState<Moved | null>(null);
+  useLayoutEffect(() => {
+    if (moved) focusMoved(list.current, moved);
+  }, [moved]);
+  const keys = ruleKeys(rules.map((rule) => `${rule.access} ${textOf(rule)}`));
   const drop = (event: DragEvent, to: number) => {
     event.preventDefault();
     const from = Number(event.dataTransfer?.getData('text/plain'));
-    if (Number.isInteger(from) && from !== to) onMove?.(from, to);
+    if (Number.isInteger(from) && from !== to) void onMove?.(from, to);
+  };
+  const press = async (from: number, to: number) => {
+    await onMove?.(from, to);
+    setMoved({ key: keys[from], up: to < from });
   };
   return (
     <>
-      <ol class="list rules">
+      <ol class="list rules" ref={list}>
         {rules.map((rule, index) => (
           <li
-            key={`${index}-${textOf(rule)}`}
+            key={keys[index]}
+            data-rule={keys[index]}
             class="still"
             draggable={Boolean(onMove)}
             onDragStart={(event) => event.dataTransfer?.setData('text/plain', String(index))}
@@ -72,7 +111,12 @@ export function RuleList<T extends { access: Access }>(props: RuleListProps<T>) 
             <Badge tone={rule.access === 'denied' ? 'b' : 'a'}>{ACCESS[rule.access]}</Badge>
             <span class="rule-text">{textOf(rule)}</span>
             <span class="push nowrap">
-              <RuleButtons index={index} last={rules.length - 1} onMove={onMove} onRemove={onRemove} />
+              <RuleButtons
+                index={index}
+                last={rules.length - 1}
+                onMove={onMove && press}
+                onRemove={onRemove}
+              />
             </span>
           </li>
         ))}
@@ -85,7 +129,7 @@ export function RuleList<T extends { access: Access }>(props: RuleListProps<T>) 
 interface ButtonsProps {
   index: number;
   last: number;
-  onMove?: (from: number, to: number) => void;
+  onMove?: (from: number, to: number) => Promise<void>;
   onRemove?: (index: number) => void;
 }
 
@@ -94,20 +138,24 @@ function RuleButtons({ index, last, onMove, onRemove }: ButtonsProps) {
   return (
     <>
       {onMove && index > 0 && (
-        <Button
-          icon="up"
-          kind="quiet"
-          label={`Move rule ${number} up`}
-          onClick={() => onMove(index, index - 1)}
-        />
+        <span data-move="up">
+          <Button
+            icon="up"
+            kind="quiet"
+            label={`Move rule ${number} up`}
+            onClick={() => void onMove(index, index - 1)}
+          />
+        </span>
       )}
       {onMove && index < last && (
-        <Button
-          icon="down"
-          kind="quiet"
-          label={`Move rule ${number} down`}
-          onClick={() => onMove(index, index + 1)}
-        />
+        <span data-move="down">
+          <Button
+            icon="down"
+            kind="quiet"
+            label={`Move rule ${number} down`}
+            onClick={() => void onMove(index, index + 1)}
+          />
+        </span>
       )}
       {onRemove && (
         <Button icon="close" kind="quiet" label={`Remove rule ${number}`} onClick={() => onRemove(index)} />

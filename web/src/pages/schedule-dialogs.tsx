@@ -6,7 +6,7 @@ import { reload, useResource } from '../api/resource';
 import type { Group, Schedule, Weekday } from '../api/schema';
 import { now } from '../lib/clock';
 import { hindcast } from '../lib/command';
-import { RULES, type Rule } from '../lib/retention';
+import { keepsLess, RULES, type Rule } from '../lib/retention';
 import {
   bodyOf,
   changeOf,
@@ -217,6 +217,7 @@ export function ChangeScheduleDialog({ schedule }: { schedule: Schedule }) {
   const problems = problemsOf(fields);
   const change = changeOf(before, fields);
   const changed = Object.values(change).some((value) => value !== undefined);
+  const loses = change.keep ? keepsLess(schedule.keep, change.keep) : false;
   const submit = async () => {
     await patch(apiPath`/schedules/${name}`, change);
     await reload('/schedules');
@@ -227,15 +228,17 @@ export function ChangeScheduleDialog({ schedule }: { schedule: Schedule }) {
     <FormDialog
       title={`Change the schedule ${name}`}
       what="Changing the schedule"
+      danger={loses}
       command={setCommand(name, before, fields)}
       submit="Change"
+      confirm={loses ? name : undefined}
       disabled={!changed || Object.keys(problems).length > 0}
       onSubmit={submit}
     >
       <MemberFields {...parts} />
       <TimeFields {...parts} />
       <KeepFields {...parts} />
-      <p class="soft small">
+      <p class={loses ? 'warning-text' : 'soft small'}>
         The next run deletes the snapshots of this schedule that the numbers do not keep. A volume that leaves
         the schedule keeps its snapshots, and no rule deletes them any more.
       </p>

@@ -73,7 +73,8 @@ function useMoments(rows: TreeRow[]): ReadonlyMap<string, number> {
       const found = answers.flatMap((answer) =>
         answer.status === 'fulfilled' ? answer.value.dependents : [],
       );
-      const byName = new Map(found.map(({ name, time }) => [name, parseTime(time)]));
+      const volumes = found.filter(({ kind }) => kind !== 'view');
+      const byName = new Map(volumes.map(({ name, time }) => [name, parseTime(time)]));
       setTimes(new Map(rest.map(([name, moment]) => [moment, byName.get(name) ?? Number.NaN])));
     });
   }, [key]);

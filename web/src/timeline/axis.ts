@@ -1,4 +1,6 @@
-/** Where a time axis has ticks, and how they are called. Ticks are round in the browser's time zone. */
+/**
+ * Where a time axis has ticks, and how they are called. Ticks are round in the browser's time zone.
+ */
 
 import { clockTime, DAY, HOUR, MINUTE, monthOf, SECOND, shortDay } from '../lib/time';
 import { lengthOf, type Span } from './scale';
@@ -107,4 +109,11 @@ export function digitsOf(span: Span): number {
   if (length > 20 * MINUTE) return 0;
   if (length > 5 * SECOND) return 3;
   return 6;
+}
+
+/**
+ * The decimals of a time that a person reads to act on it: milliseconds at least, in any window.
+ */
+export function exactDigits(span: Span): number {
+  return Math.max(3, digitsOf(span));
 }

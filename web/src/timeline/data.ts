@@ -8,10 +8,13 @@ import type {
   Lane_TimelineSnapshot,
   Timeline,
 } from '../api/schema';
-import { parseTime } from '../lib/time';
+import { parseTime, parseTimeUp } from '../lib/time';
 import type { Span } from './scale';
 
-/** A point of a lane. `name` is empty for flushes and anchors. */
+/**
+ * A point of a lane. `name` is empty for flushes and anchors. Its time is rounded up to a whole
+ * microsecond, as addresses and requests have it: the moment of that time then contains the point.
+ */
 export interface Point {
   time: number;
   name: string;
@@ -23,6 +26,8 @@ export interface LaneData {
   points: Point[];
   /** Points of each bucket, where there are too many to list. */
   counts: number[] | null;
+  /** True: there are more points in the window, older than those that are listed or counted. */
+  partial: boolean;
 }
 
 export interface TimelineData {
@@ -53,12 +58,12 @@ export interface TimelineData {
 type Lane = Lane_Anchor | Lane_Mark | Lane_Position | Lane_TimelineSnapshot;
 
 function pointOf(point: Lane['items'][number]): Point {
-  return { time: parseTime(point.time), name: 'name' in point ? point.name : '', lsn: point.lsn ?? null };
+  return { time: parseTimeUp(point.time), name: 'name' in point ? point.name : '', lsn: point.lsn ?? null };
 }
 
 function laneOf(lane: Lane): LaneData {
   const counts = lane.items.length === 0 && lane.counts?.length ? lane.counts : null;
-  return { count: lane.count, points: lane.items.map(pointOf), counts };
+  return { count: lane.count, points: lane.items.map(pointOf), counts, partial: lane.partial ?? false };
 }
 
 /** The times between two stretches of the history that can be recovered. */
@@ -77,7 +82,7 @@ export function readTimeline(timeline: Timeline): TimelineData {
     span: { from: parseTime(timeline.from), to: parseTime(timeline.to) },
     now: parseTime(timeline.now),
     bucket: timeline.bucket_seconds * 1000,
-    begins: timeline.begins ? parseTime(timeline.begins.time) : null,
+    begins: timeline.begins ? parseTimeUp(timeline.begins.time) : null,
     records: timeline.records,
     written: timeline.written,
     stored: timeline.stored,

@@ -1,12 +1,16 @@
-/** Keys of the timeline. The playhead has the focus for the arrows; letters work on the whole page. */
+/**
+ * Keys of the timeline. The playhead has the focus for the arrows; letters work on the whole page.
+ */
 
 import { apiPath, get, query } from '../api/client';
 import type { Timeline } from '../api/schema';
 import { serverNow } from '../lib/clock';
 import { parseTime, toRfc3339 } from '../lib/time';
 import { isDialogOpen } from '../parts/dialog';
+import { attempt } from '../parts/notices';
+import { type Found, HALF_MICROSECOND, KINDS, nearestOf } from './points';
+import type { Way } from './snap';
 import type { TimelineState } from './state';
-import { countedNeighbour, neighbours } from './sums';
 
 const ZOOM_STEP = 0.5;
 
@@ -32,7 +36,7 @@ export function onPlayheadKey(event: KeyboardEvent, state: TimelineState): boole
       moveByArrow(event, state, forwards);
       return true;
     case 'Home':
-      state.moveTo(state.whole.peek()?.begins ?? 0);
+      state.moveTo(state.whole.peek()?.begins ?? 0, 'forth');
       return true;
     case 'End':
       state.moveTo(serverNow());
@@ -48,38 +52,76 @@ export function onPlayheadKey(event: KeyboardEvent, state: TimelineState): boole
   }
 }
 
-function moveByArrow(event: KeyboardEvent, state: TimelineState, forwards: boolean): void {
-  if (event.ctrlKey || event.metaKey) void moveByWrite(state, forwards);
-  else if (event.shiftKey) moveByPoint(state, forwards);
-  else state.moveTo(state.at() + (forwards ? 1 : -1) * (state.detail.peek()?.bucket ?? 1000));
-}
+const wayOf = (forwards: boolean): Way => (forwards ? 'forth' : 'back');
 
-/** Moves to the next snapshot, mark or flush. */
-function moveByPoint(state: TimelineState, forwards: boolean): void {
-  const time = state.at();
-  const detail = state.detail.peek();
-  const named = [state.snapshots, state.marks, state.flushes].map((points) => {
-    const { before, after } = neighbours(points.peek(), forwards ? time : time - 0.001);
-    return (forwards ? after : before)?.time ?? null;
-  });
-  const counted = detail ? countedNeighbour(detail, detail.flushes, time, forwards) : null;
-  const candidates = [...named, counted].filter((candidate) => candidate !== null);
-  if (candidates.length > 0) state.moveTo(forwards ? Math.min(...candidates) : Math.max(...candidates));
-  else if (forwards) state.moveTo(serverNow());
+function moveByArrow(event: KeyboardEvent, state: TimelineState, forwards: boolean): void {
+  const bucket = state.detail.peek()?.bucket ?? 1000;
+  if (event.ctrlKey || event.metaKey) void moveByWrite(state, forwards);
+  else if (event.shiftKey) void moveByPoint(state, forwards);
+  else state.moveTo(state.at() + (forwards ? bucket : -bucket), wayOf(forwards));
 }
 
 let searching = false;
 
-/** Moves over one write. A search narrows down to it by the counts of ever shorter buckets. */
-async function moveByWrite(state: TimelineState, forwards: boolean): Promise<void> {
+/** Does one search at a time. A move of the line meanwhile is the newer wish, and stays. */
+async function searched<T>(
+  what: string,
+  state: TimelineState,
+  find: () => Promise<T>,
+  use: (found: T) => void,
+): Promise<void> {
   if (searching) return;
   searching = true;
-  try {
-    const found = await findWrite(state, forwards);
-    if (found !== null) state.moveTo(found);
-  } finally {
-    searching = false;
+  const { moves } = state;
+  await attempt(`Looking for the next ${what}`, async () => {
+    const found = await find();
+    if (state.moves === moves) use(found);
+  });
+  searching = false;
+}
+
+/**
+ * Moves to the next snapshot, mark or flush. While only consistent points are wanted, it is a
+ * flush.
+ */
+export function moveByPoint(state: TimelineState, forwards: boolean): Promise<void> | undefined {
+  const kinds = state.consistent.peek() ? (['flushes'] as const) : KINDS;
+  const time = forwards ? state.at() : state.at() - HALF_MICROSECOND;
+  const shown = nearestOf(
+    kinds.map((kind) => state.shown(kind, time, forwards)),
+    forwards,
+  );
+  if (shown !== undefined) {
+    goTo(state, shown, forwards);
+    return undefined;
   }
+  const ask = async () => {
+    const search = state.search();
+    const found = kinds.map((kind) => state.neighbour(search, kind, time, forwards));
+    return nearestOf(await Promise.all(found), forwards);
+  };
+  return searched('snapshot, mark or flush', state, ask, (found) => goTo(state, found, forwards));
+}
+
+/** Goes to a point. Behind the last one is the present, but only if it is known to be the last. */
+function goTo(state: TimelineState, found: Found, forwards: boolean): void {
+  if (found === undefined)
+    throw new Error('The server did not say where it is. Zoom in around the line, and try again.');
+  if (found && state.consistent.peek()) state.moveToFlush(found);
+  else if (found) state.moveTo(found.time, wayOf(forwards));
+  else if (forwards) state.moveTo(serverNow());
+}
+
+/** Moves over one write. A search narrows down to it by the counts of ever shorter buckets. */
+function moveByWrite(state: TimelineState, forwards: boolean): Promise<void> {
+  return searched(
+    'write',
+    state,
+    () => findWrite(state, forwards),
+    (found) => {
+      if (found !== null) state.moveTo(found, wayOf(forwards));
+    },
+  );
 }
 
 async function findWrite(state: TimelineState, forwards: boolean): Promise<number | null> {

@@ -1,4 +1,7 @@
-/** The panel of a moment: its time, what changed since, what is near, and what a person can do with it. */
+/**
+ * The panel of a moment: its time, what changed since, what is near, and what a person can do with
+ * it.
+ */
 
 import type { VNode } from 'preact';
 import { useEffect, useMemo } from 'preact/hooks';
@@ -18,12 +21,14 @@ import { KeepDialog } from './actions/keep';
 import { MarkDialog } from './actions/mark';
 import { OpenDialog } from './actions/open';
 import { RecoverDialog } from './actions/recover';
-import { digitsOf } from './axis';
-import type { Point } from './data';
+import { exactDigits } from './axis';
 import { toggleSecond } from './keys';
+import type { Kind } from './points';
 import { followRest, type Rested } from './rested';
+import { snapText } from './snap';
 import type { TimelineState } from './state';
-import { allPoints, changedSince, neighbours, sizeAt } from './sums';
+import { changedSince, sizeAt } from './sums';
+import { nearOf } from './words';
 
 export function Panel({ state, volume }: { state: TimelineState; volume: Volume }) {
   const { rested, dispose } = useMemo(() => followRest(state), [state]);
@@ -32,12 +37,13 @@ export function Panel({ state, volume }: { state: TimelineState; volume: Volume 
   return (
     <aside class="card moment-panel" aria-label="Moment">
       <MomentTime state={state} />
+      <SnapLine state={state} />
       {moment === null ? (
         <Present state={state} />
       ) : (
         <Changes state={state} moment={moment} volume={volume} rested={rested.value} />
       )}
-      {moment !== null && <Near state={state} moment={moment} rested={rested.value} />}
+      {moment !== null && <Near state={state} moment={moment} />}
       <Actions state={state} volume={volume} moment={moment} />
     </aside>
   );
@@ -45,7 +51,7 @@ export function Panel({ state, volume }: { state: TimelineState; volume: Volume 
 
 function MomentTime({ state }: { state: TimelineState }) {
   const time = state.moment.value ?? now.value;
-  const digits = state.moment.value === null ? 0 : digitsOf(state.span.value);
+  const digits = state.moment.value === null ? 0 : exactDigits(state.span.value);
   const retain = state.whole.value?.retain ?? null;
   const left = retain === null ? null : time + retain - now.value;
   return (
@@ -59,6 +65,19 @@ function MomentTime({ state }: { state: TimelineState }) {
         {state.moment.value === null ? 'The present' : relative(time, now.value)}
         {state.moment.value !== null && left !== null && `, expires in ${duration(Math.max(left, 0))}`}
       </span>
+    </div>
+  );
+}
+
+/** Whether the line is at a flush, while only consistent points are wanted. */
+function SnapLine({ state }: { state: TimelineState }) {
+  const snap = state.snap.value;
+  const text = snapText(snap);
+  if (!text) return null;
+  const at = snap === 'flush' || snap === 'looking';
+  return (
+    <div class="panel-part">
+      <p class={at ? 'soft small' : 'warning-text'}>{text}.</p>
     </div>
   );
 }
@@ -151,54 +170,51 @@ function Where({ regions, size }: { regions: number[] | null; size: number }) {
   );
 }
 
-function Near({ state, moment, rested }: { state: TimelineState; moment: number; rested: Rested | null }) {
-  const rows: [string, Point[]][] = [
-    ['Snapshot', state.snapshots.value],
-    ['Mark', state.marks.value],
-    [
-      'Flush',
-      rested?.moment === moment ? allPoints([rested.flushes, state.flushes.value]) : state.flushes.value,
-    ],
-  ];
+const ROWS: [string, Kind][] = [
+  ['Snapshot', 'snapshots'],
+  ['Mark', 'marks'],
+  ['Flush', 'flushes'],
+];
+
+function Near({ state, moment }: { state: TimelineState; moment: number }) {
   return (
     <div class="panel-part near">
-      {rows.map(([kind, points]) => {
-        const { before, after } = neighbours(points, moment);
-        return (
-          <div key={kind} class="near-row">
-            <span class="soft">{kind}</span>
-            <Jump state={state} point={before} moment={moment} kind={kind} />
-            <Jump state={state} point={after} moment={moment} kind={kind} />
-          </div>
-        );
-      })}
+      {ROWS.map(([name, kind]) => (
+        <div key={kind} class="near-row">
+          <span class="soft">{name}</span>
+          <Jump state={state} moment={moment} kind={kind} name={name} forwards={false} />
+          <Jump state={state} moment={moment} kind={kind} name={name} forwards />
+        </div>
+      ))}
     </div>
   );
 }
 
-function Jump({
-  state,
-  point,
-  moment,
-  kind,
-}: {
+interface JumpProps {
   state: TimelineState;
-  point: Point | null;
   moment: number;
-  kind: string;
-}) {
-  if (!point) return <span class="soft">–</span>;
+  kind: Kind;
+  name: string;
+  forwards: boolean;
+}
+
+function Jump({ state, moment, kind, name, forwards }: JumpProps) {
+  const point = nearOf(state, kind, moment, forwards);
+  if (point === undefined) {
+    const searched = state.near.value?.moment === moment;
+    return <span class="soft small">{searched ? 'not known' : '…'}</span>;
+  }
+  if (!point) return <span class="soft small">none {forwards ? 'after' : 'before'}</span>;
   const distance = point.time - moment;
   const side =
     Math.abs(distance) < 0.5 ? 'here' : `${duration(distance)} ${distance < 0 ? 'before' : 'after'}`;
+  const go = () => {
+    if (kind === 'flushes' && state.consistent.peek()) state.moveToFlush(point);
+    else state.moveTo(point.time, forwards ? 'forth' : 'back');
+  };
   return (
-    <button
-      type="button"
-      class="jump"
-      data-tip={point.name || undefined}
-      onClick={() => state.moveTo(point.time)}
-    >
-      <span class="hidden-text">Go to the {kind.toLowerCase()} </span>
+    <button type="button" class="jump" data-tip={point.name || undefined} onClick={go}>
+      <span class="hidden-text">Go to the {name.toLowerCase()} </span>
       {point.name && <span class="name">{point.name}</span>}
       <span class="soft small">{side}</span>
     </button>

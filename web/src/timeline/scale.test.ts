@@ -1,6 +1,6 @@
 import { describe, expect, test } from 'vitest';
 import { DAY, HOUR, MINUTE } from '../lib/time';
-import { digitsOf, stepOf, ticksOf } from './axis';
+import { digitsOf, exactDigits, stepOf, ticksOf } from './axis';
 import { clamped, lengthOf, panned, SHORTEST, showing, toTime, toX, zoomed } from './scale';
 
 const LIMITS = { from: 0, to: 10 * DAY };
@@ -57,5 +57,9 @@ describe('an axis', () => {
     expect(labels.map(({ label }) => label)).toEqual(['22 Nov']);
     expect(digitsOf({ from: 0, to: DAY })).toBe(0);
     expect(digitsOf({ from: 0, to: 10 })).toBe(6);
+  });
+
+  test('an exact time has milliseconds in every window', () => {
+    expect([DAY, HOUR, 10_000, 10].map((to) => exactDigits({ from: 0, to }))).toEqual([3, 3, 3, 6]);
   });
 });

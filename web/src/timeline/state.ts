@@ -4,10 +4,20 @@ import { computed, effect, signal } from '@preact/signals';
 import { noteServerTime, serverNow } from '../lib/clock';
 import { DAY, HOUR, parseTime, toRfc3339 } from '../lib/time';
 import { setParameters } from '../router';
-import type { TimelineData } from './data';
+import type { Point, TimelineData } from './data';
 import { Loader } from './loader';
+import {
+  type Found,
+  HALF_MICROSECOND,
+  type Kind,
+  type Near,
+  Search,
+  shownNeighbour,
+  windowReader,
+} from './points';
 import { clamped, type Limits, lengthOf, panned, type Span, showing, toTime, toX, zoomed } from './scale';
-import { allPoints, countedNeighbour, neighbours } from './sums';
+import { type Snap, type Stop, stopOf, type Way } from './snap';
+import { allPoints, neighbours } from './sums';
 
 /** A window whose end is this close to now, in pixels, follows now. */
 const FOLLOW_PIXELS = 3;
@@ -17,6 +27,9 @@ const SNAP_PIXELS = 6;
 
 const ZOOM_TIME = 180;
 
+/** Time that the line rests before the server is asked for the flush next to it. */
+const SNAP_REST = 120;
+
 export class TimelineState {
   readonly span = signal<Span>({ from: serverNow() - HOUR, to: serverNow() });
   /** True: the window's end follows the present. */
@@ -25,8 +38,12 @@ export class TimelineState {
   readonly moment = signal<number | null>(null);
   /** The second handle, for comparisons. */
   readonly second = signal<number | null>(null);
+  /** True: the line stops at flushes only. */
   readonly consistent = signal(false);
+  readonly snap = signal<Snap>('off');
   readonly heat = signal(false);
+  /** What was found next to the moment that the playhead rests on. */
+  readonly near = signal<Near | null>(null);
   /** Width of the plot in pixels. */
   readonly width = signal(800);
   readonly whole = signal<TimelineData | null>(null);
@@ -38,12 +55,12 @@ export class TimelineState {
   readonly marks = computed(() =>
     allPoints([this.whole.value?.marks.points, this.detail.value?.marks.points]),
   );
-  readonly flushes = computed(() =>
-    allPoints([this.whole.value?.flushes.points, this.detail.value?.flushes.points]),
-  );
   readonly loader: Loader;
   private readonly stops: (() => void)[] = [];
   private animation = 0;
+  private snapTimer: ReturnType<typeof setTimeout> | undefined;
+  /** Number of moves of the line so far. An answer that is about an older one comes too late. */
+  moves = 0;
   private placed = false;
 
   constructor(
@@ -58,6 +75,8 @@ export class TimelineState {
 
   dispose(): void {
     cancelAnimationFrame(this.animation);
+    clearTimeout(this.snapTimer);
+    this.moves += 1;
     this.loader.dispose();
     for (const stop of this.stops) stop();
   }
@@ -82,7 +101,9 @@ export class TimelineState {
     this.heat.value = parameters.has('heat');
   }
 
-  /** Without a window in the address, the timeline begins with the last six hours of the history. */
+  /**
+   * Without a window in the address, the timeline begins with the last six hours of the history.
+   */
   private placeFirstWindow(): void {
     const whole = this.whole.value;
     if (!whole || this.placed) return;
@@ -93,7 +114,10 @@ export class TimelineState {
 
   private addressTimer: ReturnType<typeof setTimeout> | undefined;
 
-  /** Writes the address a moment after a change. A window that follows the present changes all the time. */
+  /**
+   * Writes the address a moment after a change. A window that follows the present changes all the
+   * time.
+   */
   private writeAddress(): void {
     void [this.span.value, this.live.value, this.moment.value, this.second.value, this.heat.value];
     this.addressTimer ??= setTimeout(() => {
@@ -189,26 +213,81 @@ export class TimelineState {
     return this.moment.value ?? serverNow();
   }
 
-  /** Moves the playhead to a time, and the window if the time is out of sight. */
-  moveTo(time: number): void {
+  /**
+   * Moves the playhead to a time, and the window if the time is out of sight. While only consistent
+   * points are wanted, it stops at a flush: the next one in the direction of the move.
+   */
+  moveTo(time: number, way: Way = 'back'): void {
+    this.moves += 1;
+    clearTimeout(this.snapTimer);
     const now = serverNow();
-    const begins = this.whole.peek()?.begins;
-    const kept = Math.max(time, begins ?? now);
-    if (kept >= now - 1) {
-      this.moment.value = null;
-    } else {
-      this.moment.value = this.consistent.peek() ? (this.flushUpTo(kept) ?? kept) : kept;
-    }
+    const kept = Math.max(time, this.whole.peek()?.begins ?? now);
+    if (kept >= now - 1) this.place(null, 'off');
+    else if (!this.consistent.peek()) this.place(kept, 'off');
+    else this.snapFrom(kept, way);
+  }
+
+  private snapFrom(time: number, way: Way): void {
+    const stop = stopOf(time, way, (at, forwards) => this.shown('flushes', at, forwards));
+    this.stopAt(stop === 'unknown' ? 'looking' : stop, time);
+    // The page can't tell yet. Until the server did, it does not claim that the line is at a flush.
+    if (stop === 'unknown') this.snapTimer = setTimeout(() => void this.lookAndStop(time, way), SNAP_REST);
+  }
+
+  /** Moves the playhead to a flush that is known. */
+  moveToFlush(flush: Point): void {
+    this.moves += 1;
+    clearTimeout(this.snapTimer);
+    this.stopAt(flush, flush.time);
+  }
+
+  setConsistent(wanted: boolean): void {
+    this.consistent.value = wanted;
+    if (this.moment.peek() !== null) this.moveTo(this.at());
+  }
+
+  private place(moment: number | null, snap: Snap): void {
+    this.moment.value = moment;
+    this.snap.value = snap;
     const span = this.span.peek();
     const next = showing(span, this.at(), this.limits());
     if (next !== span) this.setSpan(next);
   }
 
-  /** The last flush at or before a time, as far as the page knows it. */
-  private flushUpTo(time: number): number | null {
-    const known = neighbours(this.flushes.peek(), time).before?.time ?? null;
-    const detail = this.detail.peek();
-    return detail?.flushes.counts ? countedNeighbour(detail, detail.flushes, time, false) : known;
+  private stopAt(stop: Stop | 'looking', wanted: number): void {
+    if (typeof stop === 'object') this.place(stop.time, 'flush');
+    else if (stop === 'present') this.place(null, 'off');
+    else this.place(wanted, stop);
+  }
+
+  /**
+   * Asks the server for the flush next to a time. A move of the line meanwhile is the newer wish.
+   */
+  private async lookAndStop(time: number, way: Way): Promise<void> {
+    const { moves } = this;
+    const search = this.search();
+    const after = way === 'forth' ? await search.find('flushes', time - HALF_MICROSECOND, true) : null;
+    const before = after === null ? await search.find('flushes', time, false) : undefined;
+    const look = (_: number, forwards: boolean) => (forwards ? after : before);
+    if (moves === this.moves) this.stopAt(stopOf(time, way, look), time);
+  }
+
+  /** The neighbour of a time by the pictures that the page has. */
+  shown(kind: Kind, time: number, forwards: boolean): Found {
+    return shownNeighbour([this.detail.peek(), this.whole.peek()], kind, time, forwards);
+  }
+
+  /** The neighbour of a time by the pictures, or by a search if they do not tell. */
+  async neighbour(search: Search, kind: Kind, time: number, forwards: boolean): Promise<Found> {
+    const shown = this.shown(kind, time, forwards);
+    return shown === undefined ? search.find(kind, time, forwards) : shown;
+  }
+
+  /** A search for what the pictures do not tell. */
+  search(signal?: AbortSignal): Search {
+    const { whole } = this;
+    const now = serverNow();
+    return new Search(windowReader(this.volume, signal), { from: whole.peek()?.begins ?? now, to: now });
   }
 
   /** The time at a place of the plot, or that of a snapshot or mark close to it. */
@@ -226,7 +305,8 @@ export class TimelineState {
   received(data: TimelineData, now: string): void {
     noteServerTime(now);
     if (data.begins !== null && this.moment.peek() !== null && (this.moment.peek() ?? 0) < data.begins) {
-      this.moment.value = data.begins;
+      if (this.consistent.peek()) this.moveTo(data.begins, 'forth');
+      else this.moment.value = data.begins;
     }
   }
 

@@ -1,15 +1,7 @@
 import { describe, expect, test } from 'vitest';
 import type { Timeline } from '../api/schema';
 import { bucketAt, readTimeline } from './data';
-import {
-  allPoints,
-  bytesByRegion,
-  changedSince,
-  countedNeighbour,
-  neighbours,
-  sizeAt,
-  sumBetween,
-} from './sums';
+import { allPoints, bytesByRegion, changedSince, neighbours, sizeAt, sumBetween } from './sums';
 
 const EMPTY = { count: 0, items: [] };
 
@@ -91,13 +83,6 @@ test('the points next to a time', () => {
   expect(neighbours(points, 9)).toEqual({ before: points[2], after: null });
   const lists = [points, points.slice(1, 2), undefined];
   expect(allPoints(lists)).toEqual(points);
-});
-
-test('the next bucket with points, where they are counted', () => {
-  const data = readTimeline(timeline({ flushes: { count: 900, items: [], counts: [1, 0, 0, 1, 1] } }));
-  expect(countedNeighbour(data, data.flushes, 3000, true)).toBe(8000);
-  expect(countedNeighbour(data, data.flushes, 3000, false)).toBe(2000);
-  expect(countedNeighbour(data, data.flushes, 9000, true)).toBeNull();
 });
 
 test('gaps lie between spans, and names stay with their points', () => {

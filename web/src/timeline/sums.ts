@@ -1,6 +1,9 @@
-/** What the panel says about a moment, from the buckets that the page already has. Nothing here asks the server. */
+/**
+ * What the panel says about a moment, from the buckets that the page already has. Nothing here asks
+ * the server.
+ */
 
-import { bucketAt, bucketStart, type LaneData, type Point, type TimelineData } from './data';
+import { bucketAt, bucketStart, type Point, type TimelineData } from './data';
 
 export interface Sum {
   bytes: number;
@@ -66,21 +69,6 @@ export function allPoints(lists: (Point[] | undefined)[]): Point[] {
   const byTime = new Map<number, Point>();
   for (const list of lists) for (const point of list ?? []) byTime.set(point.time, point);
   return [...byTime.values()].sort((a, b) => a.time - b.time);
-}
-
-/** The end of the last bucket before `time`, or the start of the next one after it, that has points. */
-export function countedNeighbour(
-  data: TimelineData,
-  lane: LaneData,
-  time: number,
-  forwards: boolean,
-): number | null {
-  if (!lane.counts) return null;
-  const step = forwards ? 1 : -1;
-  for (let bucket = bucketAt(data, time) + step; bucket >= 0 && bucket < lane.counts.length; bucket += step) {
-    if ((lane.counts[bucket] ?? 0) > 0) return bucketStart(data, bucket) + data.bucket;
-  }
-  return null;
 }
 
 /** Bytes written by part of the volume, over all buckets. */

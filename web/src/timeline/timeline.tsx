@@ -110,10 +110,7 @@ function Controls({ state, onTypeTime }: { state: TimelineState; onTypeTime: () 
         <Button
           pressed={state.consistent.value}
           tip="The playhead stops only at flushes, where clients had their data on stable storage."
-          onClick={() => {
-            state.consistent.value = !state.consistent.value;
-            if (state.moment.value !== null) state.moveTo(state.moment.value);
-          }}
+          onClick={() => state.setConsistent(!state.consistent.value)}
         >
           Only consistent points
         </Button>

@@ -1,7 +1,8 @@
 /** How clients reach a volume, who may, and who does. */
 
 import { useResource } from '../../api/resource';
-import type { ConnectedClient, Status, Target, Volume } from '../../api/schema';
+import type { ConnectedClient, Status, Target, TargetDefaults, Volume } from '../../api/schema';
+import { addressesOf } from '../../lib/addresses';
 import { hindcast } from '../../lib/command';
 import { Card, Command, Empty, Failure, Skeleton } from '../../parts/basics';
 import { ClientTable } from '../clients';
@@ -10,13 +11,12 @@ import { initiatorText, RuleList, unmatchedWord } from '../rules';
 import { Views } from './views';
 
 export function AccessTab({ volume }: { volume: Volume }) {
-  const status = useResource<Status>('/status').data;
   const targets = useResource<Target[]>('/targets').data;
   const mapped = targets?.filter(({ luns }) => luns.some(({ source }) => source === volume.name)) ?? [];
   return (
     <>
       <div class="grid-2">
-        <Addresses volume={volume} status={status} targets={mapped} />
+        <Addresses volume={volume} />
         <NbdRules volume={volume.name} />
       </div>
       {mapped.map((target) => (
@@ -36,51 +36,58 @@ export function AccessTab({ volume }: { volume: Volume }) {
   );
 }
 
-/** An address that a client can use: a listener on all addresses is reached by this page's host. */
-function reachable(listener: string): string {
-  const port = listener.split(':').at(-1);
-  return /^(0\.0\.0\.0|\[?::\]?):/.test(listener) ? `${location.hostname}:${port}` : listener;
+function Addresses({ volume }: { volume: Volume }) {
+  const status = useResource<Status>('/status');
+  const targets = useResource<Target[]>('/targets');
+  const defaults = useResource<TargetDefaults>('/target-defaults');
+  const error = (status.data ? null : status.error) ?? (targets.data ? null : targets.error);
+  const retry = () => void Promise.all([status.reload(), targets.reload()]);
+  return (
+    <Card title="Addresses">
+      {error && <Failure what="The addresses could not be read." error={error} retry={retry} />}
+      {!error && !(status.data && targets.data) && <Skeleton />}
+      {status.data && targets.data && (
+        <AddressList volume={volume} status={status.data} targets={targets.data} defaults={defaults.data} />
+      )}
+    </Card>
+  );
 }
 
 interface AddressesProps {
   volume: Volume;
-  status: Status | undefined;
+  status: Status;
   targets: Target[];
+  defaults: TargetDefaults | undefined;
 }
 
-function Addresses({ volume, status, targets }: AddressesProps) {
-  if (!status) {
+function AddressList({ volume, status: { listeners }, targets, defaults }: AddressesProps) {
+  const ways = { listeners, targets, defaults, host: location.hostname };
+  const addresses = addressesOf(volume, ways);
+  if (addresses.length === 0) return <NoAddress volume={volume} listens={listeners.nbd.length > 0} />;
+  return (
+    <div class="inside stack tight">
+      {addresses.map(({ text, note }) => (
+        <div key={text} class="stack tight">
+          <Command text={text} label="Copy the address" />
+          {note && <span class="small soft">{note}</span>}
+        </div>
+      ))}
+    </div>
+  );
+}
+
+function NoAddress({ volume, listens }: { volume: Volume; listens: boolean }) {
+  if (volume.nbd === false && listens) {
     return (
-      <Card title="Addresses">
-        <Skeleton />
-      </Card>
+      <Empty title="No address" command={hindcast('volume', 'set', volume.name, '--nbd', 'yes')}>
+        NBD is switched off for this volume, and no iSCSI listener of the server serves it.
+      </Empty>
     );
   }
-  const { nbd, iscsi } = status.listeners;
-  const network = nbd.filter((listener) => !listener.startsWith('unix:'));
-  const lines = [
-    ...(volume.nbd === false ? [] : network.map((listener) => `nbd://${reachable(listener)}/${volume.name}`)),
-    ...targets.flatMap((target) =>
-      iscsi.flatMap((listener) =>
-        target.luns
-          .filter(({ source }) => source === volume.name)
-          .map(({ lun }) => `iscsi://${reachable(listener)}/${target.name}/${lun}`),
-      ),
-    ),
-  ];
   return (
-    <Card title="Addresses">
-      <div class="inside stack tight">
-        {lines.map((line) => (
-          <Command key={line} text={line} label="Copy the address" />
-        ))}
-        {lines.length === 0 && (
-          <Empty title="No address" command={hindcast('serve', '--nbd', '0.0.0.0:10809')}>
-            The server has no listener that serves this volume.
-          </Empty>
-        )}
-      </div>
-    </Card>
+    <Empty title="No address" command={hindcast('serve', '--nbd', '0.0.0.0:10809')}>
+      The server has no listener that serves this volume.
+    </Empty>
   );
 }
 

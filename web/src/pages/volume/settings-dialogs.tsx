@@ -2,7 +2,8 @@
 
 import { useState } from 'preact/hooks';
 import { apiPath, patch } from '../../api/client';
-import type { PatchCdp, Volume } from '../../api/schema';
+import { reload } from '../../api/resource';
+import type { PatchCdp, PatchVolume, Volume } from '../../api/schema';
 import { may } from '../../api/session';
 import { hindcast } from '../../lib/command';
 import { bytes, parseSeconds, parseSize, secondsArgument, sizeArgument } from '../../lib/format';
@@ -19,6 +20,14 @@ const ENCODINGS: [Encoding, string][] = [
   ['off', 'No history'],
 ];
 
+/** Changes a volume, and waits until the page shows it: the next dialog begins with what is now. */
+async function change({ name }: Volume, changes: PatchVolume): Promise<undefined> {
+  const path = apiPath`/volumes/${name}`;
+  await patch(path, changes);
+  await reload(path);
+  return undefined;
+}
+
 export function HistoryDialog({ volume }: { volume: Volume }) {
   const [encoding, setEncoding] = useState<Encoding>(volume.cdp?.encoding ?? 'parity');
   const [retain, setRetain] = useState(
@@ -33,10 +42,7 @@ export function HistoryDialog({ volume }: { volume: Volume }) {
     seconds < (volume.cdp?.retain_seconds ?? Number.POSITIVE_INFINITY);
   const loses = Boolean(volume.cdp) && (off || shorter);
   const cdp: PatchCdp = off ? { enabled: false } : { enabled: true, encoding, retain_seconds: seconds ?? 0 };
-  const submit = async () => {
-    await patch(apiPath`/volumes/${volume.name}`, { cdp });
-    return undefined;
-  };
+  const submit = () => change(volume, { cdp });
   return (
     <FormDialog
       title={`History of ${volume.name}`}
@@ -51,6 +57,7 @@ export function HistoryDialog({ volume }: { volume: Volume }) {
         ...(off ? [] : ['--retain', seconds ? secondsArgument(seconds) : 'all']),
       )}
       submit="Change"
+      confirm={loses ? volume.name : undefined}
       disabled={invalid || (loses && !may('admin'))}
       onSubmit={submit}
     >
@@ -80,10 +87,7 @@ export function ResizeDialog({ volume }: { volume: Volume }) {
   const [text, setText] = useState(bytes(volume.size));
   const size = parseSize(text);
   const smaller = size !== null && size < volume.size;
-  const submit = async () => {
-    await patch(apiPath`/volumes/${volume.name}`, { size, force: smaller || undefined });
-    return undefined;
-  };
+  const submit = () => change(volume, { size, force: smaller || undefined });
   return (
     <FormDialog
       title={`Resize ${volume.name}`}
@@ -98,6 +102,7 @@ export function ResizeDialog({ volume }: { volume: Volume }) {
         smaller && '--force',
       )}
       submit="Resize"
+      confirm={smaller ? volume.name : undefined}
       disabled={size === null || size === volume.size || (smaller && !may('admin'))}
       onSubmit={submit}
     >
@@ -155,12 +160,8 @@ export function LabelsDialog({ volume }: { volume: Volume }) {
   );
   const labels = labelsOf(text);
   const gone = Object.keys(old).filter((name) => !(name in labels));
-  const submit = async () => {
-    await patch(apiPath`/volumes/${volume.name}`, {
-      labels: { ...labels, ...Object.fromEntries(gone.map((name) => [name, null])) },
-    });
-    return undefined;
-  };
+  const submit = () =>
+    change(volume, { labels: { ...labels, ...Object.fromEntries(gone.map((name) => [name, null])) } });
   const words = [
     ...Object.entries(labels).map(([name, value]) => `${name}=${value}`),
     ...gone.map((name) => `${name}=`),

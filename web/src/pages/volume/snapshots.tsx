@@ -187,7 +187,7 @@ function Taken({ row: { address, snapshot, kind }, volume }: { row: Row; volume:
   const { data } = useResource<Timeline>(rests ? path : null);
   if (snapshot) return <Time at={snapshot.created} />;
   if (kind === 'now') return <span class="soft">now</span>;
-  const found = data?.dependents.find(({ name }) => name === volume.name);
+  const found = data?.dependents.find(({ name, kind }) => kind !== 'view' && name === volume.name);
   return found ? <Time at={found.time} /> : <span class="soft">–</span>;
 }
 

@@ -3,14 +3,14 @@
 import { now } from '../../lib/clock';
 import { localTime, relative, toRfc3339, zoneOffset } from '../../lib/time';
 import { CheckField } from '../../parts/fields';
-import { digitsOf } from '../axis';
+import { exactDigits } from '../axis';
 import type { TimelineState } from '../state';
 
 export function MomentLine({ state, moment }: { state: TimelineState; moment: number }) {
   return (
     <div class="moment-line">
       <strong>
-        {localTime(moment, digitsOf(state.span.value))} {zoneOffset(moment)}
+        {localTime(moment, exactDigits(state.span.value))} {zoneOffset(moment)}
       </strong>
       <span class="soft small">
         {toRfc3339(moment)}, {relative(moment, now.value)}

@@ -24,6 +24,9 @@ type Lease = (typeof LEASES)[number][0];
 
 const LEASE_ARGUMENT: Record<Lease, string> = { 900: '15m', 3600: '1h', 28800: '8h', 86400: '1d' };
 
+/** The lease that a press of a button gives to an open view. */
+const RENEWED: Lease = '3600';
+
 /** Opens a moment as a view, which clients read over NBD and iSCSI. */
 export function OpenDialog({ state, moment }: { state: TimelineState; moment: number }) {
   const [lease, setLease] = useState<Lease>('3600');
@@ -78,7 +81,7 @@ function OpenedView({ view, onChange }: { view: View; onChange: (view: View) => 
   const left = parseTime(view.expires) - now.value;
   const renew = () =>
     attempt('Renewing the view', async () =>
-      onChange(await patch<View>(apiPath`/views/${view.id}`, { lease_seconds: 3600 })),
+      onChange(await patch<View>(apiPath`/views/${view.id}`, { lease_seconds: Number(RENEWED) })),
     ).then(() => reload('/views'));
   const close = () =>
     attempt('Closing the view', async () => {
@@ -99,6 +102,11 @@ function OpenedView({ view, onChange }: { view: View; onChange: (view: View) => 
       {view.commands.map(({ system, command }) => (
         <LabelledCommand key={system} label={system} text={command} />
       ))}
+      <LabelledCommand
+        label="Keep it one hour from now, as a command"
+        text={hindcast('view', 'renew', view.id, '--lease', LEASE_ARGUMENT[RENEWED])}
+      />
+      <LabelledCommand label="Close the view, as a command" text={hindcast('view', 'delete', view.id)} />
       <DoneFooter>
         <Button onClick={close}>Close the view</Button>
         <Button onClick={renew}>Keep it one hour from now</Button>
