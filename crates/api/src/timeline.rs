@@ -135,6 +135,8 @@ pub struct Dependent {
     pub name: String,
     /// Time of the moment. For a recovered volume it is an estimate.
     pub time: Timestamp,
+    /// LSN of the moment. Absent for what depends on a snapshot.
+    pub lsn: Option<u64>,
 }
 
 /// The window of a timeline, and how finely it is divided.

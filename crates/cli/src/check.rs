@@ -245,13 +245,14 @@ fn table(report: &Report) -> String {
         ("journal records", report.journal_records.to_string()),
     ]);
     let data = report.data.iter().map(|data| {
-        let Data { verified, unknown, damaged, unreadable } = data;
+        let Data { verified, unknown, damaged, unreadable, wrong_copies } = data;
         let size = |bytes: &u64| Size(*bytes).to_string();
         let rows = [
             ("data verified", size(verified)),
             ("without a sum", size(unknown)),
             ("damaged", size(damaged)),
             ("unreadable", size(unreadable)),
+            ("wrong on one disk", size(wrong_copies)),
         ];
         format!("\n\n{}", properties(rows))
     });

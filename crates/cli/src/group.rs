@@ -10,6 +10,8 @@ const EXAMPLES: &str = "\
 Examples:
   hindcast group create shop db log wal
   hindcast snapshot create shop@before-upgrade   of all three, at one instant
+  hindcast snapshot protect shop@before-upgrade
+  hindcast snapshot delete shop@before-upgrade
   hindcast mark shop deployed
   hindcast rollback shop@-10m                    all three, to one moment
   hindcast recover shop --to -10m --suffix -then new volumes db-then, log-then, wal-then

@@ -199,7 +199,7 @@ fn places(heading: &str, rows: Vec<(String, Timestamp, u64)>, all: bool, here: &
 impl Whole {
     fn text(&self, all: bool, here: &Here) -> String {
         let (s, h) = (&self.status, &self.history);
-        let position = |p: &Position| format!("{} (lsn:{})", here.clock(p.time), p.lsn);
+        let position = |p: &Position| format!("{} (lsn:{})", here.stamp(p.time), p.lsn);
         let flush = h.flushes.last().map_or_else(|| "-".into(), position);
         let short = if s.short { ", less than --retain: --retain-size is too small" } else { "" };
         let mut text = properties([
@@ -272,7 +272,7 @@ fn sparkline(timeline: &Timeline, here: &Here) -> Option<String> {
         written => LEVELS[((u128::from(written) * 8).div_ceil(u128::from(most)) as usize).clamp(1, 8) - 1],
     };
     let line: String = timeline.written.iter().map(level).collect();
-    let (from, to) = (here.clock(timeline.from), here.clock(timeline.to));
+    let (from, to) = (here.stamp(timeline.from), here.stamp(timeline.to));
     let part = time(timeline.bucket_seconds);
     Some(format!("{from} to {to}, each {part}, at most {} written\n{}", Size(most), line.trim_end()))
 }
@@ -310,11 +310,20 @@ mod tests {
         let text = sparkline(&timeline, &here()).unwrap();
         assert!(text.ends_with("\n▁ ▄█"), "{text}");
         assert!(
-            text.starts_with("2026-11-22 10:00:00 to 2026-11-22 10:05:00, each 1 min, at most 1000 B"),
+            text.starts_with(
+                "2026-11-22 10:00:00 UTC to 2026-11-22 10:05:00 UTC, each 1 min, at most 1000 B"
+            ),
             "{text}"
         );
         timeline.written = vec![0; 5];
         assert_eq!(sparkline(&timeline, &here()), None);
+    }
+
+    #[test]
+    fn times_outside_of_tables_have_their_offset() {
+        let timeline: Timeline = serde_json::from_str(include_str!("history/timeline.json")).unwrap();
+        let text = sparkline(&timeline, &Here::new(Some("Etc/GMT-1")).unwrap()).unwrap();
+        assert!(text.starts_with("2026-11-22 11:00:00 +01:00 to 2026-11-22 11:05:00 +01:00, "), "{text}");
     }
 
     #[test]

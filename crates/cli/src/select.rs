@@ -22,8 +22,8 @@ pub(crate) fn undo_keep(text: &str) -> Result<u64, String> {
 /// `VOLUME@NAME`. Each part may be a pattern.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Pattern {
-    volume: String,
-    name: String,
+    pub(crate) volume: String,
+    pub(crate) name: String,
 }
 
 impl Pattern {
@@ -35,7 +35,12 @@ impl Pattern {
     }
 
     fn is_exact(&self) -> bool {
-        !self.volume.contains(['*', '?']) && !self.name.contains(['*', '?'])
+        self.is_of_one() && !self.name.contains(['*', '?'])
+    }
+
+    /// Returns whether the volume is a name, and no pattern.
+    pub(crate) fn is_of_one(&self) -> bool {
+        !self.volume.contains(['*', '?'])
     }
 
     fn matches(&self, s: &Snapshot) -> bool {
@@ -87,16 +92,16 @@ fn believed(all: &[Snapshot], now: Timestamp) -> Vec<Timestamp> {
     all.chunk_by(|a, b| a.volume == b.volume).flat_map(of_volume).collect()
 }
 
-/// Returns the selected snapshots, or the first exact name that does not exist. A pattern selects
-/// no protected snapshots. Ages are measured at `now`.
+/// Returns the selected snapshots, or the volume and the name of the first exact one that does not
+/// exist. A pattern selects no protected snapshots. Ages are measured at `now`.
 pub(crate) fn choose<'a>(
     all: &'a [Snapshot],
     patterns: &[Pattern],
     older_than: Option<(Duration, Timestamp)>,
-) -> Result<Vec<&'a Snapshot>, String> {
+) -> Result<Vec<&'a Snapshot>, (String, String)> {
     for pattern in patterns.iter().filter(|p| p.is_exact()) {
         if !all.iter().any(|s| pattern.matches(s)) {
-            return Err(format!("{}@{}", pattern.volume, pattern.name));
+            return Err((pattern.volume.clone(), pattern.name.clone()));
         }
     }
     let times = older_than.map(|(_, now)| believed(all, now));
@@ -287,13 +292,13 @@ mod tests {
         let chosen = |patterns: &[&str], age: Option<Duration>| {
             let patterns: Vec<Pattern> = patterns.iter().map(|p| Pattern::parse(p).unwrap()).collect();
             let chosen = choose(&all, &patterns, age.map(|age| (age, Timestamp::now())))?;
-            Ok::<_, String>(chosen.iter().map(|s| s.address()).collect::<Vec<_>>())
+            Ok::<_, (String, String)>(chosen.iter().map(|s| s.address()).collect::<Vec<_>>())
         };
         assert_eq!(chosen(&["db@*"], None).unwrap(), ["db@a"]);
         assert_eq!(chosen(&["db@b"], None).unwrap(), ["db@b"], "the server will say why not");
         assert_eq!(chosen(&["*@a", "db@a"], None).unwrap(), ["db@a", "log@a"]);
         assert_eq!(chosen(&["*@c*"], None).unwrap(), Vec::<String>::new());
-        assert_eq!(chosen(&["*@a", "db@c"], None).unwrap_err(), "db@c");
+        assert_eq!(chosen(&["*@a", "db@c"], None).unwrap_err(), ("db".into(), "c".into()));
         assert_eq!(chosen(&["*@a"], Some(Duration::from_secs(3600))).unwrap().len(), 2);
         let young = snapshot("db@a", None);
         let young = [Snapshot { created: Timestamp::now(), ..young }];

@@ -12,8 +12,8 @@ use crate::volume::inherited;
 use crate::when::When;
 use clap::{ArgGroup, Args, Subcommand};
 use hindcast_api::{
-    CreateSnapshots, DeleteSnapshots, ErrorBody, ErrorKind, NewSnapshot, PatchSnapshot, RollBack, Size,
-    Snapshot, Volume, split_address,
+    Backing, ClientError, CreateSnapshots, DeleteSnapshots, ErrorBody, ErrorKind, NewSnapshot, PatchSnapshot,
+    RollBack, Size, Snapshot, Volume, split_address,
 };
 use hindcast_server::freeze::{DEFAULT_TIMEOUT, FreezeError, Hooks, frozen};
 use jiff::Timestamp;
@@ -57,6 +57,7 @@ const DELETE_EXAMPLES: &str = "\
 Examples:
   hindcast snapshot delete db@old
   hindcast snapshot delete db@a db@b log@a
+  hindcast snapshot delete shop@v1                   that of each volume of the group shop
   hindcast snapshot delete 'db@auto-*' --older-than 30d
   hindcast snapshot delete 'test-*@*' --dry-run
 
@@ -135,13 +136,13 @@ pub(crate) enum Command {
     },
     /// Protect snapshots: no command, schedule or automatic deletion deletes them
     Protect {
-        /// The snapshots
+        /// The snapshots; a group stands for its volumes
         #[arg(required = true, value_name = "VOLUME@NAME", value_parser = address)]
         snapshots: Vec<Address>,
     },
     /// Allow the deletion of snapshots again
     Unprotect {
-        /// The snapshots
+        /// The snapshots; a group stands for its volumes
         #[arg(required = true, value_name = "VOLUME@NAME", value_parser = address)]
         snapshots: Vec<Address>,
     },
@@ -169,7 +170,7 @@ pub(crate) enum Command {
     #[command(after_help = DELETE_EXAMPLES)]
     #[command(alias = "rm")]
     Delete {
-        /// The snapshots; both parts can be patterns with * and ?
+        /// The snapshots; both parts can be patterns with * and ?. A group stands for its volumes
         #[arg(required = true, value_name = "VOLUME@NAME", value_parser = Pattern::parse)]
         snapshots: Vec<Pattern>,
         /// Delete only snapshots that are older: 90s, 30m, 12h, 7d, 4w. The age is measured by the
@@ -385,12 +386,33 @@ fn addresses(snapshots: &[Snapshot]) -> String {
     snapshots.iter().map(Snapshot::address).collect::<Vec<_>>().join(" ")
 }
 
+/// Protects snapshots, or ends that. A group stands for the snapshots of its volumes.
 fn protect(session: &Session, snapshots: &[Address], protected: bool) -> Result<(), Failure> {
+    let client = &session.client;
+    let with = |at: &Address, volume| Address { volume, name: at.name.clone() };
+    let all = group::expand(session, snapshots.to_vec(), |at| &at.volume, with)?;
+    if all.len() > 1 {
+        // All of them are looked at before the first one changes.
+        for at in &all {
+            client.snapshot(&at.volume, &at.name).map_err(|e| with_note(e, "nothing was changed"))?;
+        }
+    }
     let patch = PatchSnapshot { protected: Some(protected), ..PatchSnapshot::default() };
-    let changed = snapshots.iter().map(|at| session.client.patch_snapshot(&at.volume, &at.name, &patch));
+    let changed = all.iter().map(|at| client.patch_snapshot(&at.volume, &at.name, &patch));
     let changed = changed.collect::<Result<Vec<Snapshot>, _>>()?;
     let verb = if protected { "protected" } else { "no longer protected:" };
     session.output.show(&changed, |changed| format!("{verb} {}", addresses(changed)))
+}
+
+/// Adds to what the server says why it refuses a request.
+fn with_note(error: ClientError, note: &str) -> Failure {
+    match error {
+        ClientError::Api(body) => {
+            let message = format!("{}; {note}", body.message);
+            ErrorBody { message, ..body }.into()
+        }
+        error => error.into(),
+    }
 }
 
 /// Returns the time of the server's clock, and fails while that clock is in doubt. By a clock that
@@ -404,6 +426,60 @@ fn trusted_now(session: &Session) -> Result<Timestamp, Failure> {
     Err(ErrorBody { kind: ErrorKind::Conflict, message }.into())
 }
 
+/// Replaces each pattern whose volume is the name of a group by one for each volume of the group.
+fn of_volumes(session: &Session, all: &[Snapshot], patterns: &[Pattern]) -> Result<Vec<Pattern>, Failure> {
+    let mut found = Vec::with_capacity(patterns.len());
+    for pattern in patterns {
+        // What has a snapshot is a volume. This saves most requests for groups.
+        let is_volume = !pattern.is_of_one() || all.iter().any(|s| s.volume == pattern.volume);
+        let one = vec![pattern.clone()];
+        let with = |pattern: &Pattern, volume| Pattern { volume, ..pattern.clone() };
+        found.extend(if is_volume { one } else { group::expand(session, one, |p| &p.volume, with)? });
+    }
+    Ok(found)
+}
+
+/// Returns the error for a snapshot that is to be deleted and does not exist. The server knows what
+/// else has the name, or which names are like it.
+fn not_there(session: &Session, (volume, name): (&str, &str), wanted: usize) -> Failure {
+    match session.client.snapshot(volume, name) {
+        Err(error) if wanted > 1 => with_note(error, "nothing was deleted"),
+        Err(error) => error.into(),
+        Ok(_) => {
+            let message = format!("delete snapshot {volume}@{name}: it was just created; try again");
+            ErrorBody { kind: ErrorKind::Conflict, message }.into()
+        }
+    }
+}
+
+/// Checks what the server would refuse. It deletes the snapshots of one volume after those of
+/// another, so a refusal in between would leave a part of them.
+fn check_deletable(session: &Session, chosen: &[&Snapshot], force: bool) -> Result<(), Failure> {
+    let refused = |s: &Snapshot, why: &str| {
+        let message = format!("delete snapshot {}: {why}; nothing was deleted", s.address());
+        Err(ErrorBody { kind: ErrorKind::Conflict, message }.into())
+    };
+    if let Some(s) = chosen.iter().find(|s| s.protected) {
+        return refused(s, "it is protected; unprotect it first");
+    }
+    if force {
+        return Ok(());
+    }
+    // The server checks this again. So without the list nothing is lost but the early check.
+    for target in session.client.targets().unwrap_or_default() {
+        for lun in target.luns.iter().filter(|lun| lun.backing == Backing::Snapshot) {
+            if let Some(s) = chosen.iter().find(|s| s.address() == lun.source) {
+                let (number, name) = (lun.lun, &target.name);
+                let why = format!(
+                    "it is LUN {number} of {name}; remove the LUN first, or delete both with --force"
+                );
+                return refused(s, &why);
+            }
+        }
+    }
+    Ok(())
+}
+
 fn delete(
     session: &Session,
     patterns: &[Pattern],
@@ -412,18 +488,26 @@ fn delete(
 ) -> Result<(), Failure> {
     let now = older_than.map(|_| trusted_now(session)).transpose()?;
     let all = session.client.snapshots(None)?;
-    let chosen = select::choose(&all, patterns, older_than.zip(now)).map_err(|missing| {
-        let message = format!("find snapshot {missing}: it does not exist");
-        Failure::from(ErrorBody { kind: ErrorKind::NotFound, message })
-    })?;
+    let patterns = of_volumes(session, &all, patterns)?;
+    let chosen = select::choose(&all, &patterns, older_than.zip(now))
+        .map_err(|(volume, name)| not_there(session, (&volume, &name), patterns.len()))?;
     if !dry_run {
         let mut by_volume: BTreeMap<&str, Vec<String>> = BTreeMap::new();
         for s in &chosen {
             by_volume.entry(&s.volume).or_default().push(s.name.clone());
         }
+        if by_volume.len() > 1 {
+            check_deletable(session, &chosen, force)?;
+        }
+        let mut done = 0;
         for (volume, names) in by_volume {
             for batch in names.chunks(DELETE_AT_ONCE) {
-                session.client.delete_snapshots(volume, &DeleteSnapshots { names: batch.to_vec(), force })?;
+                let which = DeleteSnapshots { names: batch.to_vec(), force };
+                session.client.delete_snapshots(volume, &which).map_err(|error| match done {
+                    0 => error.into(),
+                    _ => with_note(error, &format!("before that, {done} snapshots were deleted")),
+                })?;
+                done += batch.len();
             }
         }
     }

@@ -98,6 +98,8 @@ fn usage_errors_are_one_line_and_say_what_is_wrong() {
         (&["hindcast", "recover", "db", "--to", "10:61", "--as", "x"], "yesterday 10:41"),
         (&["hindcast", "schedule", "create", "a", "db", "--every", "5s"], "10s to 31d"),
         (&["hindcast", "schedule", "set", "a"], "--every"),
+        (&["hindcast", "trash", "empty"], "--all"),
+        (&["hindcast", "trash", "empty", "db", "--all"], "cannot be used with"),
     ] {
         let message = refused(args);
         assert!(message.contains(part), "{args:?}: {message}");

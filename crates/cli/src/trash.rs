@@ -4,7 +4,7 @@ use crate::failure::Failure;
 use crate::listing::{Cell, Column, Listing, span};
 use crate::output::yes_no;
 use crate::session::Session;
-use clap::Subcommand;
+use clap::{ArgGroup, Subcommand};
 use hindcast_api::{RestoreVolume, Size, TrashedVolume};
 use jiff::Timestamp;
 
@@ -37,13 +37,13 @@ pub(crate) enum Command {
         name: Option<String>,
     },
     /// Delete volumes in the trash for good; their space is freed in the background
-    #[command(after_help = EMPTY_EXAMPLES)]
+    #[command(after_help = EMPTY_EXAMPLES, group = ArgGroup::new("which").required(true))]
     Empty {
         /// Names, UUIDs, or first digits of UUIDs
-        #[arg(required_unless_present = "all", conflicts_with = "all")]
+        #[arg(group = "which")]
         ids: Vec<String>,
         /// Delete all volumes in the trash
-        #[arg(long)]
+        #[arg(long, group = "which")]
         all: bool,
     },
 }

@@ -482,7 +482,7 @@ fn details(v: &Volume, session: &Session) -> String {
         ("handles", v.handles.to_string()),
         ("labels", labels_of(v)),
         ("damaged", damaged(v)),
-        ("created", session.here.clock(v.created)),
+        ("created", session.here.stamp(v.created)),
         ("uuid", v.uuid.clone()),
     ])
 }

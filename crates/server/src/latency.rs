@@ -119,7 +119,7 @@ impl Times {
         let parts = parts.map(|(n, part)| (end(n * 8 + part.len() - 1) as f64 / 1e9, part.iter().sum()));
         let mut all: Vec<(f64, u64)> = parts.collect();
         if let Some(last) = all.last_mut() {
-            last.0 = f64::MAX;
+            last.0 = f64::INFINITY;
         }
         all
     }

@@ -65,6 +65,7 @@ mod severities;
 mod snapshots;
 mod space_trend;
 mod stream_places;
+mod task_kinds;
 mod tasks;
 #[cfg(test)]
 mod testing;

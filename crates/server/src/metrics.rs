@@ -33,7 +33,21 @@ pub(crate) fn encode(app: &Arc<App>) -> Result<String, fmt::Error> {
     registry.register_collector(Box::new(ServerCollector(app.clone())));
     let mut text = String::new();
     prometheus_client::encoding::text::encode(&mut text, &registry)?;
+    call_summary(&mut text);
     Ok(text)
+}
+
+/// Name of the times of each volume.
+const OF_VOLUME: &str = "hindcast_volume_request_seconds";
+
+/// Corrects the type of the times of each volume. They are a summary: a sum and a number without
+/// buckets. The library has no summaries, and a histogram without buckets is not valid.
+fn call_summary(text: &mut String) {
+    let (written, right) =
+        (format!("# TYPE {OF_VOLUME} histogram\n"), format!("# TYPE {OF_VOLUME} summary\n"));
+    if let Some(at) = text.find(&written) {
+        text.replace_range(at..at + written.len(), &right);
+    }
 }
 
 struct ServerCollector(Arc<App>);
@@ -121,7 +135,8 @@ fn process(out: &mut Out<'_>, app: &App) -> fmt::Result {
     }
 }
 
-/// Adds the times of clients' requests: a histogram for all volumes, and sums for each.
+/// Adds the times of clients' requests: a histogram for all volumes, by protocol and operation, and
+/// sums for each volume.
 fn durations(out: &mut Out<'_>, times: &ReadTimes, volumes: &[VolumeInfo]) -> fmt::Result {
     let help = "Time that devices take to carry out clients' requests.";
     let name = "hindcast_request_duration_seconds";
@@ -139,17 +154,22 @@ fn durations(out: &mut Out<'_>, times: &ReadTimes, volumes: &[VolumeInfo]) -> fm
             )?;
         }
     }
-    // One bucket: the number of series must not grow with the volumes and the buckets.
+    of_volumes(out, times, volumes)
+}
+
+/// Adds the times of each volume's requests: their sum and their number. There are no buckets: the
+/// number of series must not grow with the volumes and the buckets.
+fn of_volumes(out: &mut Out<'_>, times: &ReadTimes, volumes: &[VolumeInfo]) -> fmt::Result {
     let help = "Time that the volume took to carry out clients' requests: the sum and the number.";
-    let mut family =
-        out.0.encode_descriptor("hindcast_volume_request_seconds", help, None, MetricType::Histogram)?;
+    // See `call_summary` for the type.
+    let mut family = out.0.encode_descriptor(OF_VOLUME, help, None, MetricType::Histogram)?;
     for volume in volumes {
         let Some(times) = times.of.get(&volume.uuid) else { continue };
         let nanos: u64 = Op::ALL.iter().map(|op| times.of(*op).nanos).sum();
         let count: u64 = Op::ALL.iter().map(|op| times.of(*op).count).sum();
         let label = [("volume", volume.name.clone())];
         let mut encoder = family.encode_family(&label)?;
-        encoder.encode_histogram::<Label>(nanos as f64 / 1e9, count, &[(f64::MAX, count)], None)?;
+        encoder.encode_histogram::<Label>(nanos as f64 / 1e9, count, &[], None)?;
     }
     Ok(())
 }
@@ -588,4 +608,49 @@ fn iscsi(out: &mut Out<'_>, stats: &IscsiStats) -> fmt::Result {
     out.counter("hindcast_iscsi_written_bytes", "Bytes received from initiators.", traffic.bytes_written)?;
     out.counter("hindcast_iscsi_digest_errors", "Digest errors.", traffic.digest_errors)?;
     out.counter("hindcast_iscsi_rejects", "PDUs that were rejected.", traffic.rejects)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::latency::Latencies;
+    use crate::testing;
+    use hindcast_engine::device::BlockDevice;
+    use prometheus_client::encoding::text;
+
+    struct Durations(Latencies, Vec<VolumeInfo>);
+
+    impl fmt::Debug for Durations {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("Durations")
+        }
+    }
+
+    impl Collector for Durations {
+        fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
+            durations(&mut Out(encoder), &self.0.read(|_| true), &self.1)
+        }
+    }
+
+    #[test]
+    fn a_volume_has_a_sum_and_a_number_and_no_buckets() {
+        let (_dir, pool) = testing::pool();
+        let volume = testing::create(&pool, "v");
+        let times = Latencies::default();
+        let device = times.timed(Protocol::Nbd, volume.uuid, pool.open_volume("v", false).unwrap());
+        device.read(0, &mut [0; 512]).unwrap();
+        let mut registry = Registry::default();
+        registry.register_collector(Box::new(Durations(times, vec![volume])));
+        let mut text = String::new();
+        text::encode(&mut text, &registry).unwrap();
+        call_summary(&mut text);
+        let of_volume: Vec<&str> = text.lines().filter(|line| line.contains(OF_VOLUME)).collect();
+        assert_eq!(of_volume.len(), 4, "{of_volume:?}");
+        assert_eq!(of_volume[1], format!("# TYPE {OF_VOLUME} summary"));
+        assert!(of_volume[2].starts_with(&format!("{OF_VOLUME}_sum{{volume=\"v\"}} 0.")), "{of_volume:?}");
+        assert_eq!(of_volume[3], format!("{OF_VOLUME}_count{{volume=\"v\"}} 1"));
+        // The histograms by protocol and operation end with a bucket that has everything.
+        let all = "hindcast_request_duration_seconds_bucket{le=\"+Inf\",protocol=\"nbd\",op=\"read\"} 1";
+        assert!(text.lines().any(|line| line == all), "{text}");
+    }
 }

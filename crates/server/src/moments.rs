@@ -43,6 +43,29 @@ fn nothing_named(volume: &str, name: &str, mut known: Vec<String>) -> Error {
     Error::new(ErrorKind::NotFound, text)
 }
 
+/// Returns the error of a request about a snapshot for its client. The engine says only that there
+/// is no snapshot of a name. So this adds what else has the name and what to do with that, or which
+/// names are like it. Other errors stay as they are.
+pub(crate) fn no_snapshot(pool: &Pool, volume: &str, name: &str, error: Error) -> Error {
+    let is_missing = |e: &Error| e.kind() == ErrorKind::NotFound;
+    if !is_missing(&error) || !pool.snapshot(volume, name).is_err_and(|e| is_missing(&e)) {
+        return error;
+    }
+    let found = pool.has_mark(volume, name).and_then(|is_mark| Ok((is_mark, pool.past_names(volume)?)));
+    // Without the volume, the engine's error says so.
+    let Ok((is_mark, known)) = found else { return error };
+    let text = match (is_mark, name.parse::<Moment>()) {
+        (true, _) => format!(
+            "find snapshot {volume}@{name}: {name} is a mark of volume {volume}, not a snapshot; `hindcast mark {volume} {name} --delete` deletes it; `hindcast recover`, `rollback` and `clone create` take a mark; `hindcast snapshot create {volume}@NAME --at {name}` keeps its moment as a snapshot"
+        ),
+        (false, Ok(Moment::Name(_))) => return nothing_named(volume, name, known),
+        (false, _) => format!(
+            "find snapshot {volume}@{name}: a snapshot has a name, and {name} is none; `hindcast recover`, `rollback` and `clone create` take moments; `hindcast snapshot create {volume}@NAME --at {name}` keeps a moment as a snapshot"
+        ),
+    };
+    Error::new(ErrorKind::NotFound, text)
+}
+
 /// Parses the text after the `@`. No snapshot has the name of a mark.
 pub(crate) fn find(pool: &Pool, volume: &str, text: &str) -> Result<Past> {
     let moment: Moment =
@@ -203,6 +226,36 @@ mod tests {
             assert_eq!(at(&pool, text, true).unwrap(), 2, "{text}");
         }
         assert_eq!(at(&pool, "1970-01-01T00:01:00Z", true).unwrap_err().kind(), ErrorKind::Invalid);
+    }
+
+    /// The name of a mark, of a moment or of nothing is no snapshot's, and the error says what it
+    /// is.
+    #[test]
+    fn what_is_no_snapshot_is_called_what_it_is() {
+        let (pool, _) = pool();
+        pool.mark("v", "m1").unwrap();
+        pool.create_snapshots(&[("v", "monday")]).unwrap();
+        let error = |volume: &str, name: &str| {
+            let error = no_snapshot(&pool, volume, name, pool.snapshot(volume, name).unwrap_err());
+            assert_eq!(error.kind(), ErrorKind::NotFound);
+            error.to_string()
+        };
+        for (name, part) in [
+            ("m1", "m1 is a mark of volume v, not a snapshot; `hindcast mark v m1 --delete`"),
+            ("mondai", "volume v has no snapshot and no mark of that name; the nearest names are v@monday"),
+            ("lsn:7", "`hindcast snapshot create v@NAME --at lsn:7`"),
+            ("-10m", "a snapshot has a name, and -10m is none"),
+            ("10:41", "a snapshot has a name, and 10:41 is none"),
+        ] {
+            let text = error("v", name);
+            assert!(text.contains(part), "{text}");
+        }
+        assert!(error("w", "m1").starts_with("find volume"), "{}", error("w", "m1"));
+        // Errors about something else stay, as does one of a snapshot that exists by now.
+        for (name, kind) in [("m1", ErrorKind::Conflict), ("monday", ErrorKind::NotFound)] {
+            let kept = no_snapshot(&pool, "v", name, Error::new(kind, "as it was"));
+            assert_eq!(kept.to_string(), "as it was");
+        }
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Progress of background tasks: rates, the time that is left, and the tasks that have ended.
 
+use crate::task_kinds;
 use hindcast_api::{Task, TaskState};
 use jiff::Timestamp;
 use parking_lot::Mutex;
@@ -66,9 +67,11 @@ pub(crate) enum Progress {
 }
 
 impl Known {
-    /// Makes a task that a request can stop. With `waits` it waits for something.
+    /// Makes a task. A request can stop it if its kind has a way to do so. With `waits` it waits
+    /// for something.
     pub(crate) fn new(kind: &'static str, subject: &str, progress: Progress, waits: Option<String>) -> Known {
-        Known { kind, subject: subject.to_owned(), progress, waits, can_stop: true, is_own: false }
+        let can_stop = task_kinds::find(kind).is_some_and(|kind| kind.stop.is_some());
+        Known { kind, subject: subject.to_owned(), progress, waits, can_stop, is_own: false }
     }
 
     /// Makes a task of the server itself. No request can stop it. It is listed only once it has

@@ -240,16 +240,33 @@ impl App {
             }
             nap = Duration::ZERO;
             let result = members.and_then(|_| self.run_schedule(&plan, &volumes, now, &timing.zone()));
-            if let Err(error) = &result {
-                tracing::warn!(event = "schedule.failed", schedule = name, %error, "a schedule failed");
+            match &result {
+                Ok(snapshot) => tracing::info!(
+                    event = "schedule.ran",
+                    schedule = name,
+                    snapshot,
+                    count = volumes.len(),
+                    "a schedule took snapshots"
+                ),
+                Err(error) => {
+                    tracing::warn!(event = "schedule.failed", schedule = name, %error, "a schedule failed");
+                }
             }
             // A failure is not tried again before the next slot either.
-            self.schedules.ended(name, now, timing.next(now), result);
+            self.schedules.ended(name, now, timing.next(now), result.map(drop));
         }
         nap
     }
 
-    fn run_schedule(&self, plan: &Plan, volumes: &[String], now: Timestamp, zone: &TimeZone) -> Result<()> {
+    /// Takes the snapshots of a schedule, and deletes those that it does not keep. Returns the name
+    /// that the snapshots have in all volumes.
+    fn run_schedule(
+        &self,
+        plan: &Plan,
+        volumes: &[String],
+        now: Timestamp,
+        zone: &TimeZone,
+    ) -> Result<String> {
         if volumes.is_empty() {
             let text = match plan.groups.is_empty() {
                 true => "take snapshots: its volumes were deleted",
@@ -270,7 +287,7 @@ impl App {
         for volume in volumes {
             self.prune(plan, volume, zone)?;
         }
-        Ok(())
+        Ok(snapshot)
     }
 
     /// Returns a name that is free in all volumes. It has the time now, or the next free second if

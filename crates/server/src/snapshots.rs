@@ -138,9 +138,21 @@ impl App {
         Ok(created)
     }
 
+    /// Returns a snapshot. The error tells what else has the name.
+    pub(crate) fn snapshot(&self, volume: &str, name: &str) -> Result<SnapshotInfo> {
+        let found = self.pool.snapshot(volume, name);
+        found.map_err(|error| moments::no_snapshot(&self.pool, volume, name, error))
+    }
+
     /// Deletes snapshots of a volume, all or none.
     pub(crate) fn delete_snapshots(&self, volume: &str, names: &[&str], force: bool) -> Result<()> {
-        self.iscsi.delete_snapshots(volume, names, force)?;
+        self.iscsi.delete_snapshots(volume, names, force).map_err(|error| {
+            let missing = names.iter().find(|name| self.pool.snapshot(volume, name).is_err());
+            match missing {
+                Some(name) => moments::no_snapshot(&self.pool, volume, name, error),
+                None => error,
+            }
+        })?;
         tracing::info!(
             event = "snapshot.deleted",
             volume,

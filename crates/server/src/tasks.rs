@@ -3,6 +3,7 @@
 use crate::app::App;
 use crate::periodic::Worker;
 use crate::progress::{End, Known, Progress};
+use crate::task_kinds;
 use hindcast_api::{Task, TaskState};
 use hindcast_engine::pool::{MemberInfo, PvInfo};
 use hindcast_engine::{Error, ErrorKind, Result};
@@ -170,22 +171,12 @@ impl App {
     }
 
     fn stop(&self, Task { id, kind, subject, .. }: &Task) -> Result<()> {
-        match kind.as_str() {
-            "flatten" => self.pool.stop_flatten(subject)?,
-            "relocate" => drop(self.pool.stop_relocation(subject)?),
-            "import" => self.pool.cancel_import(subject)?,
-            "export" => self.exports.stop(subject),
-            "drain" => self.pool.drain_pv(subject, false)?,
-            "rebuild" => drop(self.pool.put_member_out(subject)?),
-            "rebalance" => drop(self.pool.stop_rebalance()?),
-            "scrub" => drop(self.pool.stop_scrub()?),
-            kind => {
-                let text =
-                    format!("stop task {id}: the server runs {kind} on its own, and no request can stop it");
-                return Err(Error::new(ErrorKind::Unsupported, text));
-            }
-        }
-        Ok(())
+        let stop = task_kinds::find(kind).and_then(|of| of.stop).ok_or_else(|| {
+            let text =
+                format!("stop task {id}: the server finishes {kind} on its own, and no request can stop it");
+            Error::new(ErrorKind::Unsupported, text)
+        })?;
+        stop(self, subject)
     }
 }
 

@@ -4,11 +4,14 @@ use crate::app::App;
 use crate::convert::{clock_change, mark, position, time};
 use crate::lineage::Lineage;
 use crate::moments::{self, Past};
+use crate::views::{Shows, StoredView};
 use hindcast_api as api;
 use hindcast_engine::cdp::{self, Timeline, TimelineQuery, Window};
 use hindcast_engine::pool::{Pool, SnapshotInfo};
 use hindcast_engine::{Error, ErrorKind, Result};
+use jiff::Timestamp;
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 /// Number of buckets if a request does not tell it.
 const BUCKETS: u32 = 200;
@@ -31,29 +34,67 @@ impl App {
         let window = found.window.from..found.window.end();
         let snapshots = self.pool.snapshots_within(volume, window)?;
         let retain = self.pool.volume(volume)?.cdp.and_then(|cdp| cdp.retention.time);
-        let dependents = self.dependents(&found, &snapshots);
+        let mut dependents = self.dependents(&found, &snapshots);
+        dependents.extend(self.views_within(volume, &found.window)?);
         Ok(shown(volume, found, snapshots, dependents, retain))
     }
 
-    /// Returns what depends on moments and snapshots in the window of a timeline.
+    /// Returns the volumes that depend on moments and snapshots in the window of a timeline.
     fn dependents(&self, found: &Timeline, snapshots: &[SnapshotInfo]) -> Vec<api::Dependent> {
         let lineage = Lineage::new(&self.pool);
         let mut all = Vec::new();
         for snapshot in snapshots.iter().filter(|s| s.pinned) {
-            let clone =
-                |name| api::Dependent { kind: api::DependentKind::Clone, name, time: time(snapshot.created) };
+            let clone = |name| api::Dependent {
+                kind: api::DependentKind::Clone,
+                name,
+                time: time(snapshot.created),
+                lsn: None,
+            };
             all.extend(lineage.clones(snapshot).into_iter().map(clone));
         }
         if !found.dependents.is_empty() {
             let names: BTreeMap<_, _> = self.pool.volumes().into_iter().map(|v| (v.branch, v.name)).collect();
             let recovered = found.dependents.iter().filter_map(|(branch, at)| {
                 let (kind, name) = (api::DependentKind::Recovered, names.get(branch)?.clone());
-                Some(api::Dependent { kind, name, time: time(at.time) })
+                Some(api::Dependent { kind, name, time: time(at.time), lsn: Some(at.lsn.0) })
             });
             all.extend(recovered);
         }
         all
     }
+
+    /// Returns the views of a volume whose moments are in the window of a timeline, oldest moment
+    /// first.
+    fn views_within(&self, volume: &str, window: &Window) -> Result<Vec<api::Dependent>> {
+        // Without the file of views the timeline is still good. Requests about views say what is
+        // wrong.
+        let views = self.views.all().unwrap_or_default();
+        if views.is_empty() {
+            return Ok(Vec::new());
+        }
+        let volume = self.pool.volume(volume)?;
+        let is_shown = |view: &StoredView| {
+            view.volume == volume.uuid && matches!(view.shows.moment(&self.pool, &volume.name), Ok(Some(_)))
+        };
+        Ok(views_at(views.into_iter().filter(is_shown), &(time(window.from)..time(window.end()))))
+    }
+}
+
+/// Returns the views of which the moment is in a window.
+fn views_at(views: impl Iterator<Item = StoredView>, window: &Range<Timestamp>) -> Vec<api::Dependent> {
+    let dependent = |view: StoredView| api::Dependent {
+        kind: api::DependentKind::View,
+        lsn: match view.shows {
+            Shows::Lsn(lsn) => Some(lsn),
+            Shows::Snapshot(_) => None,
+        },
+        name: view.name.unwrap_or(view.id),
+        time: view.time,
+    };
+    let mut all: Vec<api::Dependent> =
+        views.filter(|view| window.contains(&view.time)).map(dependent).collect();
+    all.sort_by_key(|view| view.time);
+    all
 }
 
 /// Returns the time that an end of a window means, in nanoseconds since 1970. Nothing is opened or
@@ -141,5 +182,36 @@ fn shown(
         dependents,
         retain_seconds: retain.map(|ns| ns / 1_000_000_000),
         clock: found.clock.iter().map(clock_change).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use uuid::Uuid;
+
+    #[test]
+    fn views_are_at_their_moments() {
+        let at = |second| Timestamp::from_second(second).unwrap();
+        let view = |second, name: Option<&str>, shows| StoredView {
+            id: format!("id-{second}"),
+            volume: Uuid::nil(),
+            name: name.map(str::to_owned),
+            shows,
+            time: at(second),
+            size: 1 << 20,
+            created: at(100),
+            expires: at(200),
+        };
+        let views = [
+            view(9, None, Shows::Lsn(9)),
+            view(30, None, Shows::Lsn(30)),
+            view(20, Some("audit"), Shows::Lsn(20)),
+            view(10, Some("monday"), Shows::Snapshot(Uuid::nil())),
+            view(19, None, Shows::Lsn(19)),
+        ];
+        let found = views_at(views.into_iter(), &(at(10)..at(30)));
+        let found: Vec<_> = found.iter().map(|of| (of.name.as_str(), of.time.as_second(), of.lsn)).collect();
+        assert_eq!(found, [("monday", 10, None), ("id-19", 19, Some(19)), ("audit", 20, Some(20))]);
     }
 }

@@ -5,7 +5,7 @@ use super::mount::{Mounted, uri};
 use crate::failure::Failure;
 use crate::output::line;
 use crate::session::Session;
-use crate::when::When;
+use crate::when::{Here, When};
 use clap::Args;
 use hindcast_api::{ChangesQuery, DeleteVolume, FoundMoment, MAX_CHANGES, Recover, RecoverVolume};
 use serde::Serialize;
@@ -67,18 +67,28 @@ struct Found {
 }
 
 impl Found {
-    fn text(&self) -> String {
+    fn text(&self, here: &Here) -> String {
         let gap = self.not_searched_until.as_ref().map_or_else(String::new, |end| {
             format!(
                 "\nnot searched: lsn:{} to lsn:{} ({}), where no flush is known; search again without --flushes",
-                self.good.lsn, end.lsn, end.time
+                self.good.lsn,
+                end.lsn,
+                here.stamp(end.time)
             )
         });
         format!(
-            "last good: {} (lsn:{})\nfirst bad: {} (lsn:{}){gap}\nto recover it: hindcast recover {} --to lsn:{} --as NAME",
-            self.good.time, self.good.lsn, self.bad.time, self.bad.lsn, self.volume, self.good.lsn
+            "last good: {}\nfirst bad: {}{gap}\nto recover it: hindcast recover {} --to lsn:{} --as NAME",
+            place(&self.good, here),
+            place(&self.bad, here),
+            self.volume,
+            self.good.lsn
         )
     }
+}
+
+/// Returns a moment for people: its time, and the LSN, which tells moments of one second apart.
+fn place(found: &FoundMoment, here: &Here) -> String {
+    format!("{} (lsn:{})", here.stamp(found.time), found.lsn)
 }
 
 pub(crate) fn run(args: &Bisect, session: &Session) -> Result<(), Failure> {
@@ -120,7 +130,7 @@ pub(crate) fn run(args: &Bisect, session: &Session) -> Result<(), Failure> {
         checks: search.checks,
         not_searched_until: gap.map(at).transpose()?,
     };
-    session.output.show(&found, Found::text)
+    session.output.show(&found, |found| found.text(&session.here))
 }
 
 struct Search<'a> {
@@ -218,7 +228,7 @@ impl Search<'_> {
         };
         if !self.session.output.is_json() {
             let word = if verdict { "good" } else { "bad" };
-            line(&format_args!("{} (lsn:{}): {word}", found.time, found.lsn))?;
+            line(&format_args!("{}: {word}", place(&found, &self.session.here)))?;
         }
         Ok(verdict)
     }
@@ -297,5 +307,38 @@ impl Search<'_> {
                 None => std::thread::sleep(STEP),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn moments_have_local_time_and_their_lsn() {
+        let moment = |time: &str, lsn| FoundMoment {
+            volume: "db".into(),
+            lsn,
+            time: time.parse().unwrap(),
+            size: 1 << 20,
+        };
+        let found = Found {
+            volume: "db".into(),
+            good: moment("2026-11-22T09:41:30.123456789Z", 7),
+            bad: moment("2026-11-22T09:41:30.2Z", 8),
+            checks: 4,
+            not_searched_until: Some(moment("2026-11-22T09:42:00Z", 9)),
+        };
+        let text = found.text(&Here::new(Some("Etc/GMT-1")).unwrap());
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(
+            lines[..2],
+            [
+                "last good: 2026-11-22 10:41:30 +01:00 (lsn:7)",
+                "first bad: 2026-11-22 10:41:30 +01:00 (lsn:8)"
+            ]
+        );
+        assert!(lines[2].contains("lsn:7 to lsn:9 (2026-11-22 10:42:00 +01:00)"), "{text}");
+        assert_eq!(lines[3], "to recover it: hindcast recover db --to lsn:7 --as NAME");
     }
 }

@@ -46,6 +46,40 @@ fn a_group_is_its_volumes() {
     assert_eq!(server.fails(&["snapshot", "create", "shop@x"]).0, 3);
 }
 
+/// A group stands for the snapshots of its volumes, all of them or none.
+#[test]
+fn snapshots_of_a_group_are_protected_and_deleted_together() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path());
+    for name in ["wal", "db", "log"] {
+        server.ok(&["volume", "create", name, "--size", "1M"]);
+    }
+    server.ok(&["group", "create", "shop", "wal", "db", "log"]);
+    let count = || server.json(&["snapshot", "list"]).as_array().unwrap().len();
+    server.ok(&["snapshot", "create", "shop@v1"]);
+    server.ok(&["snapshot", "create", "wal@v2", "db@v2"]);
+    let protected = server.json(&["snapshot", "protect", "shop@v1"]);
+    assert_eq!(names(&protected, "volume"), ["wal", "db", "log"]);
+    assert!(protected.as_array().unwrap().iter().all(|s| s["protected"] == true), "{protected}");
+    let (code, message) = server.fails(&["snapshot", "protect", "shop@v2"]);
+    assert!(code == 3 && message.contains("log@v2") && message.contains("nothing was changed"), "{message}");
+    assert_eq!(server.json(&["snapshot", "show", "wal@v2"])["protected"], false);
+    let (code, message) = server.fails(&["snapshot", "delete", "shop@v2"]);
+    assert!(code == 3 && message.contains("log@v2") && message.contains("nothing was deleted"), "{message}");
+    server.ok(&["snapshot", "unprotect", "db@v1", "wal@v1"]);
+    let (code, message) = server.fails(&["snapshot", "delete", "shop@v1"]);
+    assert!(code == 4 && message.contains("log@v1") && message.contains("nothing was deleted"), "{message}");
+    assert_eq!(count(), 5);
+    server.ok(&["snapshot", "unprotect", "shop@v1"]);
+    assert_eq!(server.json(&["snapshot", "delete", "shop@v1", "--dry-run"]).as_array().unwrap().len(), 3);
+    assert_eq!(server.ok(&["snapshot", "delete", "shop@v1"]), "deleted db@v1 log@v1 wal@v1\n");
+    server.ok(&["snapshot", "delete", "shop@v*"]);
+    assert_eq!(count(), 0);
+    // What is neither a volume nor a group is named.
+    let (code, message) = server.fails(&["snapshot", "delete", "shelf@v1"]);
+    assert!(code == 3 && message.contains("shelf"), "{message}");
+}
+
 #[test]
 fn a_group_is_no_volume() {
     let dir = tempfile::tempdir().unwrap();
@@ -93,6 +127,12 @@ fn a_schedule_of_a_group_follows_the_group() {
     }
     server.ok(&["schedule", "delete", "often"]);
     server.ok(&["group", "delete", "shop"]);
+    // A run that went well has an event, with the name and the number of its snapshots.
+    let ran = server.json(&["events", "--kind", "schedule.ran"]);
+    let ran: Vec<&Value> = ran.as_array().unwrap().iter().collect();
+    assert!(ran.iter().all(|event| event["subject"] == "often"), "{ran:?}");
+    let of_newest = format!("snapshot {newest}, count 3");
+    assert!(ran.iter().any(|event| event["message"].to_string().contains(&of_newest)), "{ran:?}");
 }
 
 #[test]

@@ -188,6 +188,19 @@ fn over_http2_a_request_has_one_host_and_one_token() {
         assert_eq!(ask(&[&right, "Host: localhost", "Host: localhost", &other]), 400, "{other}");
     }
     assert_eq!(ask(&[&right, "Host: evil.example"]), 421);
+    // Each of these is in the audit, as of no caller: whose request it is was not asked.
+    let entries = send(reach, "GET", "/api/v1/audit", &[&right], None).json();
+    let of = |status: u64| {
+        entries.as_array().unwrap().iter().filter(move |entry| entry["status"] == status).collect::<Vec<_>>()
+    };
+    assert_eq!((of(400).len(), of(421).len()), (7, 1), "{entries}");
+    let foreign = of(421)[0];
+    assert_eq!((&foreign["method"], &foreign["subject"]), (&json!("GET"), &json!("/api/v1/status")));
+    assert!(foreign["who"].is_null() && foreign["error"].to_string().contains("evil.example"), "{foreign}");
+    // Their number is limited, as that of other requests of unknown callers is.
+    (0..20).for_each(|_| assert_eq!(ask(&["Host: evil.example"]), 421));
+    let entries = send(reach, "GET", "/api/v1/audit", &[&right], None).json();
+    assert!(entries.as_array().unwrap().len() < 20, "{entries}");
 }
 
 /// Statuses of all answers to these pieces, the text of them, and how long they took after the last

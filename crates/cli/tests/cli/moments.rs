@@ -27,6 +27,32 @@ fn an_address_is_any_moment() {
     server.ok(&["diff", "db@0s ago"]);
 }
 
+/// A command for snapshots that gets the name of a mark says so, and what takes a mark.
+#[test]
+fn a_mark_is_no_snapshot() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path());
+    server.ok(&["volume", "create", "db", "--size", "1M", "--cdp", "parity"]);
+    server.ok(&["mark", "db", "m1"]);
+    server.ok(&["snapshot", "create", "db@monday"]);
+    for command in [
+        &["show", "db@m1"][..],
+        &["rename", "db@m1", "x"],
+        &["label", "db@m1", "a=b"],
+        &["protect", "db@m1"],
+        &["unprotect", "db@m1"],
+        &["set", "db@m1", "--writable"],
+        &["delete", "db@m1"],
+    ] {
+        let (code, message) = server.fails(&[&["snapshot"], command].concat());
+        assert!(code == 3 && message.contains("hindcast mark db m1 --delete"), "{command:?}: {message}");
+    }
+    for command in [["show", "db@mondai"], ["delete", "db@mondai"], ["protect", "db@mondai"]] {
+        let (code, message) = server.fails(&[&["snapshot"], &command[..]].concat());
+        assert!(code == 3 && message.contains("the nearest names are db@monday"), "{command:?}: {message}");
+    }
+}
+
 /// The commands over which users of the first version stumbled.
 #[test]
 fn what_users_typed_first_works() {

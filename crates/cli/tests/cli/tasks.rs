@@ -1,5 +1,6 @@
 //! Tasks: what goes on in the background, how it is stopped, and what is told of its end.
 
+use crate::identity::{send, token, with_tcp};
 use crate::server::Server;
 use serde_json::Value;
 use std::io::{Read, Write};
@@ -140,4 +141,21 @@ fn an_export_is_stopped_as_a_task() {
     let _ = stream.read_to_end(&mut sent);
     assert!(sent.len() < 24 << 20, "{}", sent.len());
     wait_for(&server, "export:big@s", "stopped");
+}
+
+/// The list of tasks is no way around the role that the work itself needs.
+#[test]
+fn who_stops_a_task_may_stop_its_work() {
+    let dir = tempfile::tempdir().unwrap();
+    let (server, address) = with_tcp(dir.path(), &[]);
+    let (operator, admin) = (token(&server, "o", "operator", &[]), token(&server, "a", "admin", &[]));
+    let stop = |caller: &str, id: &str| {
+        send(address, "DELETE", &format!("/api/v1/tasks/{id}"), &[caller], None).status
+    };
+    for id in ["drain:x.img", "rebuild:x.img", "take-over:x.img", "grow:x"] {
+        assert_eq!((stop(&operator, id), stop(&admin, id)), (403, 404), "{id}");
+    }
+    for id in ["flatten:x", "relocate:x", "import:x", "scrub:pool", "rebalance:pool", "nothing", "no:kind"] {
+        assert_eq!(stop(&operator, id), 404, "{id}");
+    }
 }

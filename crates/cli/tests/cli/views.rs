@@ -19,6 +19,12 @@ fn a_view_stays_over_a_restart() {
     assert!(view["commands"].as_array().unwrap().len() >= 3, "{view}");
     let of_snapshot = server.json(&["view", "create", "db@monday"]);
     assert_eq!((&of_snapshot["address"], &of_snapshot["lsn"]), (&json!("db@monday"), &json!(null)));
+    // The timeline shows both at their moments.
+    let timeline = server.http("GET", "/api/v1/volumes/db/timeline", "").1;
+    let timeline: serde_json::Value = serde_json::from_str(&timeline).unwrap();
+    let of = |view: &serde_json::Value, name: &serde_json::Value| json!({ "kind": "view", "name": name, "time": view["time"], "lsn": view["lsn"] });
+    let expected = json!([of(&view, &view["name"]), of(&of_snapshot, &of_snapshot["id"])]);
+    assert_eq!(timeline["dependents"], expected);
     assert_eq!(server.stop("-TERM"), Some(0));
     let server = Server::start_with(dir.path(), &["--nbd", "127.0.0.1:0"]);
     let views = server.json(&["view", "list"]);

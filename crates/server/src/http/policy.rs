@@ -1,6 +1,7 @@
 //! What holds for every request and response over TCP: the names of the server, and headers that
 //! tell browsers what a page may do.
 
+use super::auditing::Audited;
 use super::caller::Arrival;
 use super::error::ApiError;
 use crate::app::App;
@@ -33,10 +34,15 @@ pub(super) async fn over_tcp(app: Arc<App>, request: Request, next: Next) -> Res
     let local = arrival.and_then(|arrival| arrival.local);
     // A probe may use any name. It learns no names and no paths.
     let is_ours = is_probe || app.web.is_host(host(&request), local);
-    let mut response = match ambiguous(&request) {
-        Some(header) => twice(header),
-        None if is_ours => next.run(request).await,
-        None => wrong_host(host(&request)),
+    let refused = match ambiguous(&request) {
+        Some(header) => Some(twice(header)),
+        None => (!is_ours).then(|| wrong_host(host(&request))),
+    };
+    let mut response = match refused {
+        // The guard, which writes the audit, does not see this request. Like one without
+        // credentials, it counts as a change that was refused.
+        Some(refused) => Audited::new(&request).close(&app, true, refused).await,
+        None => next.run(request).await,
     };
     let headers = response.headers_mut();
     for (name, value) in HEADERS {

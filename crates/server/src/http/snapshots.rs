@@ -95,7 +95,7 @@ async fn snapshot(
     Path((volume, snapshot)): Path<(String, String)>,
 ) -> Result<Json<Snapshot>, ApiError> {
     blocking(&app, move |app| {
-        let found = app.pool.snapshot(&volume, &snapshot)?;
+        let found = app.snapshot(&volume, &snapshot)?;
         let mut found = Lineage::new(&app.pool).snapshot(&found);
         convert::add_space(&app.pool, &volume, std::slice::from_mut(&mut found));
         Ok(Json(found))
@@ -119,7 +119,7 @@ async fn patch_snapshot(
         caller.require_volume(&default_name(&volume, &snapshot))?;
     }
     blocking(&app, move |app| {
-        let mut found = app.pool.snapshot(&volume, &snapshot)?;
+        let mut found = app.snapshot(&volume, &snapshot)?;
         check_labels(patch.labels.keys())?;
         if patch.clone.is_some() && patch.writable != Some(true) {
             return Err(ApiError::new(
