@@ -1,11 +1,18 @@
 //! The kinds of tasks: which of them a request can stop, how, and the route that has the same
 //! effect.
 
-use crate::app::App;
-use hindcast_engine::Result;
-
-/// Stops the task of a kind that has this subject.
-type Stop = fn(&App, &str) -> Result<()>;
+/// How a request stops a task.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stop {
+    Flatten,
+    Relocate,
+    Import,
+    Export,
+    Drain,
+    Rebuild,
+    Rebalance,
+    Scrub,
+}
 
 /// A kind of task.
 pub(crate) struct Kind {
@@ -28,33 +35,18 @@ const fn own(name: &'static str) -> Kind {
 
 /// All kinds.
 pub(crate) const KINDS: [Kind; 13] = [
-    kind("flatten", ("DELETE", "/volumes/{volume}/flatten"), Some(|app, of| app.pool.stop_flatten(of))),
-    kind(
-        "relocate",
-        ("DELETE", "/volumes/{volume}/relocation"),
-        Some(|app, of| app.pool.stop_relocation(of).map(drop)),
-    ),
-    kind("import", ("DELETE", "/volumes/{volume}/import"), Some(|app, of| app.pool.cancel_import(of))),
-    kind(
-        "export",
-        ("GET", "/volumes/{volume}/snapshots/{snapshot}/export"),
-        Some(|app, of| {
-            app.exports.stop(of);
-            Ok(())
-        }),
-    ),
-    kind("drain", ("PATCH", "/pool/pvs/{pv}"), Some(|app, of| app.pool.drain_pv(of, false))),
-    kind(
-        "rebuild",
-        ("PATCH", "/pool/members/{member}"),
-        Some(|app, of| app.pool.put_member_out(of).map(drop)),
-    ),
+    kind("flatten", ("DELETE", "/volumes/{volume}/flatten"), Some(Stop::Flatten)),
+    kind("relocate", ("DELETE", "/volumes/{volume}/relocation"), Some(Stop::Relocate)),
+    kind("import", ("DELETE", "/volumes/{volume}/import"), Some(Stop::Import)),
+    kind("export", ("GET", "/volumes/{volume}/snapshots/{snapshot}/export"), Some(Stop::Export)),
+    kind("drain", ("PATCH", "/pool/pvs/{pv}"), Some(Stop::Drain)),
+    kind("rebuild", ("PATCH", "/pool/members/{member}"), Some(Stop::Rebuild)),
     // Members that took over have what was on the one that went out. There is no way back.
     kind("take-over", ("PATCH", "/pool/members/{member}"), None),
     // The stripes that moved are in their new places already.
     kind("grow", ("POST", "/pool/pvs/{pv}/grow"), None),
-    kind("rebalance", ("DELETE", "/pool/rebalance"), Some(|app, _| app.pool.stop_rebalance().map(drop))),
-    kind("scrub", ("DELETE", "/pool/scrub"), Some(|app, _| app.pool.stop_scrub().map(drop))),
+    kind("rebalance", ("DELETE", "/pool/rebalance"), Some(Stop::Rebalance)),
+    kind("scrub", ("DELETE", "/pool/scrub"), Some(Stop::Scrub)),
     own("dissolve"),
     own("free"),
     own("recompress"),

@@ -3,7 +3,7 @@
 use crate::app::App;
 use crate::periodic::Worker;
 use crate::progress::{End, Known, Progress};
-use crate::task_kinds;
+use crate::task_kinds::{self, Stop};
 use hindcast_api::{Task, TaskState};
 use hindcast_engine::pool::{MemberInfo, PvInfo};
 use hindcast_engine::{Error, ErrorKind, Result};
@@ -176,7 +176,19 @@ impl App {
                 format!("stop task {id}: the server finishes {kind} on its own, and no request can stop it");
             Error::new(ErrorKind::Unsupported, text)
         })?;
-        stop(self, subject)
+        match stop {
+            Stop::Flatten => self.pool.stop_flatten(subject),
+            Stop::Relocate => self.pool.stop_relocation(subject).map(drop),
+            Stop::Import => self.pool.cancel_import(subject),
+            Stop::Export => {
+                self.exports.stop(subject);
+                Ok(())
+            }
+            Stop::Drain => self.pool.drain_pv(subject, false),
+            Stop::Rebuild => self.pool.put_member_out(subject).map(drop),
+            Stop::Rebalance => self.pool.stop_rebalance().map(drop),
+            Stop::Scrub => self.pool.stop_scrub().map(drop),
+        }
     }
 }
 

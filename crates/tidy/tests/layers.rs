@@ -87,6 +87,7 @@ const SERVER: Layers<'_> = Layers {
         "events",
         "latency",
         "activity",
+        "task_kinds",
         "progress",
         "exports_running",
         "last_changes",
