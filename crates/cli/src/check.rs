@@ -96,7 +96,7 @@ struct Data {
     unknown: u64,
     damaged: u64,
     unreadable: u64,
-    /// What is wrong on one disk of a mirror or RAID-5, and follows from the other disks.
+    /// What is wrong on one disk of a mirror or a RAID-5. The other disks have the right bytes.
     wrong_copies: u64,
 }
 
@@ -170,8 +170,8 @@ impl Report {
         }
         if wrong_copies > 0 {
             let detail = format!(
-                "{wrong_copies} bytes are wrong on one disk of a mirror or RAID-5, and follow from the other disks: \
-                 hindcast pool scrub corrects them on a running server"
+                "{wrong_copies} bytes are wrong on one disk of a mirror or RAID-5; the other disks have the right \
+                 ones, and hindcast pool scrub on a running server corrects them"
             );
             find("data".into(), detail);
         }
@@ -291,6 +291,7 @@ fn verdict(report: &Report) -> Option<String> {
     let repairable = report.findings.iter().filter(|f| !f.repaired && f.repairable).count();
     match (remaining, repairable) {
         (0, _) => None,
+        (1, 0) => Some("one finding remains".to_owned()),
         (n, 0) => Some(format!("{n} findings remain")),
         (n, r) => Some(format!("{n} findings remain; --repair can repair {r} of them")),
     }
@@ -317,13 +318,15 @@ mod tests {
         assert!(verdict(&report(&[])).is_none());
         assert!(verdict(&report(&[(true, true)])).is_none());
         assert!(report(&[(true, true)]).clean);
-        assert!(verdict(&report(&[(true, true), (false, false)])).unwrap().starts_with("1 findings"));
+        assert!(verdict(&report(&[(true, true), (false, false)])).unwrap().starts_with("one finding "));
         assert!(verdict(&report(&[(true, false), (false, false)])).unwrap().contains("1 of them"));
         assert!(!report(&[(true, false)]).clean);
         assert!(table(&report(&[(true, false)])).contains("possible"));
         let mut beside = report(&[(true, true)]);
         beside.add_files(vec![DamagedFile { name: "targets.json".into(), why: "damaged".into() }]);
-        assert!(beside.storage_clean && !beside.clean && verdict(&beside).unwrap().starts_with("1 findings"));
+        assert!(
+            beside.storage_clean && !beside.clean && verdict(&beside).unwrap().starts_with("one finding ")
+        );
         let unlisted = Report { unlisted: 3, clean: false, ..report(&[(true, true)]) };
         assert!(verdict(&unlisted).unwrap().starts_with("3 findings"));
     }

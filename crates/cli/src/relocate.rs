@@ -16,7 +16,10 @@ Examples:
 With redirect-on-write (--method row), chunks that snapshots need stay where they are, and new data \
 is written to other places. A sequential read of the volume then jumps on the disk. Relocation moves \
 the chunks back into order, in the background, while the volume is in use. It can be stopped at any \
-time. A restart of the server ends it: start it again, and it skips chunks that are in order.";
+time. A restart of the server ends it: start it again, and it skips chunks that are in order.
+
+With the placement snap-aware, each chunk has its place in the region of its slice. Relocation moves \
+the chunks there, also those that were written under another placement.";
 
 /// Interval of the checks of --wait.
 const LOOK: Duration = Duration::from_millis(500);

@@ -41,9 +41,9 @@ pub(crate) const KINDS: [Kind; 13] = [
     kind("export", ("GET", "/volumes/{volume}/snapshots/{snapshot}/export"), Some(Stop::Export)),
     kind("drain", ("PATCH", "/pool/pvs/{pv}"), Some(Stop::Drain)),
     kind("rebuild", ("PATCH", "/pool/members/{member}"), Some(Stop::Rebuild)),
-    // Members that took over have what was on the one that went out. There is no way back.
+    // The other members have what they took over, and nothing gives that back.
     kind("take-over", ("PATCH", "/pool/members/{member}"), None),
-    // The stripes that moved are in their new places already.
+    // What has moved stays at its new place.
     kind("grow", ("POST", "/pool/pvs/{pv}/grow"), None),
     kind("rebalance", ("DELETE", "/pool/rebalance"), Some(Stop::Rebalance)),
     kind("scrub", ("DELETE", "/pool/scrub"), Some(Stop::Scrub)),

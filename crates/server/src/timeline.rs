@@ -10,8 +10,9 @@ use hindcast_engine::cdp::{self, Timeline, TimelineQuery, Window};
 use hindcast_engine::pool::{Pool, SnapshotInfo};
 use hindcast_engine::{Error, ErrorKind, Result};
 use jiff::Timestamp;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::ops::Range;
+use uuid::Uuid;
 
 /// Number of buckets if a request does not tell it.
 const BUCKETS: u32 = 200;
@@ -35,7 +36,7 @@ impl App {
         let snapshots = self.pool.snapshots_within(volume, window)?;
         let retain = self.pool.volume(volume)?.cdp.and_then(|cdp| cdp.retention.time);
         let mut dependents = self.dependents(&found, &snapshots);
-        dependents.extend(self.views_within(volume, &found.window)?);
+        dependents.extend(self.views_within(volume, &found.window, &snapshots)?);
         Ok(shown(volume, found, snapshots, dependents, retain))
     }
 
@@ -64,17 +65,27 @@ impl App {
     }
 
     /// Returns the views of a volume whose moments are in the window of a timeline, oldest moment
-    /// first.
-    fn views_within(&self, volume: &str, window: &Window) -> Result<Vec<api::Dependent>> {
+    /// first. `snapshots` are those of the window.
+    fn views_within(
+        &self,
+        volume: &str,
+        window: &Window,
+        snapshots: &[SnapshotInfo],
+    ) -> Result<Vec<api::Dependent>> {
         // Without the file of views the timeline is still good. Requests about views say what is
         // wrong.
         let views = self.views.all().unwrap_or_default();
         if views.is_empty() {
             return Ok(Vec::new());
         }
-        let volume = self.pool.volume(volume)?;
+        let volume = self.pool.volume(volume)?.uuid;
+        let known: HashSet<Uuid> = snapshots.iter().map(|snapshot| snapshot.uuid).collect();
         let is_shown = |view: &StoredView| {
-            view.volume == volume.uuid && matches!(view.shows.moment(&self.pool, &volume.name), Ok(Some(_)))
+            let exists = match view.shows {
+                Shows::Lsn(_) => true,
+                Shows::Snapshot(id) => known.contains(&id),
+            };
+            view.volume == volume && exists
         };
         Ok(views_at(views.into_iter().filter(is_shown), &(time(window.from)..time(window.end()))))
     }
@@ -188,7 +199,6 @@ fn shown(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use uuid::Uuid;
 
     #[test]
     fn views_are_at_their_moments() {

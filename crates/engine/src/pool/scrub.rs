@@ -139,8 +139,8 @@ pub struct DataReport {
     pub scrub: DataScrubInfo,
     /// What is damaged, by volume and snapshot.
     pub damage: Vec<DamageInfo>,
-    /// Number of bytes that are wrong in one copy of a mirror, or in a RAID-5, and follow from the
-    /// other disks.
+    /// Number of bytes that are wrong on one disk of a mirror or a RAID-5. The other disks have the
+    /// right ones.
     pub wrong_copies: u64,
 }
 
@@ -167,8 +167,9 @@ impl Pool {
                 break scrub;
             }
             pool.scrub_step()?;
+            // A RAID-5 remembers a limited number of lines.
+            pool.destager.mend_all_lines();
         };
-        pool.destager.mend_all_lines();
         let wrong_copies = pool.core.repairs.done().copies;
         Ok(Some(DataReport { scrub, damage: pool.damage_by_owner(usize::MAX)?, wrong_copies }))
     }

@@ -19,6 +19,7 @@ use crate::destage::state::{BackgroundState, Relocation};
 use crate::disk::Cause;
 use crate::error::Result;
 use crate::ids::{BranchId, Chunk};
+use crate::settings::SnapAware;
 use crate::shortage::Task;
 use crate::space::placement::Class;
 use std::collections::BTreeMap;
@@ -119,8 +120,8 @@ impl Destager {
         job: &mut Relocation,
         moves: &mut Moves,
     ) -> Result<bool> {
-        if let Some(per_slice) = state.allocator.slice_chunks(branch) {
-            return self.bring_home(state, branch, (number, page), (job, per_slice), moves);
+        if let Some(of) = state.allocator.snap_aware(branch) {
+            return self.bring_home(state, branch, (number, page), (job, of), moves);
         }
         let pass = job.pass;
         let per_extent = (self.core.config.extent_size >> branch.slot_log2).max(1);
@@ -205,9 +206,10 @@ impl Destager {
         state: &mut BackgroundState,
         branch: &Arc<Branch>,
         (number, page): (u64, &mut MapPage),
-        (job, per_slice): (&mut Relocation, u64),
+        (job, of): (&mut Relocation, SnapAware),
         moves: &mut Moves,
     ) -> Result<bool> {
+        let per_slice = state.allocator.slice_chunks(of, branch);
         let placed: Vec<(Chunk, usize, Entry)> = page
             .iter()
             .filter(|(_, entry)| entry.slot != Slot::HOLE)
@@ -215,13 +217,13 @@ impl Destager {
             .collect();
         for slice in placed.chunk_by(|a, b| a.0.0 / per_slice == b.0.0 / per_slice) {
             let Some((first, ..)) = slice.first() else { continue };
-            let number = first.0 / per_slice;
-            if number >= job.next_slice {
-                state.allocator.begin_homing(branch, *first);
-                job.next_slice = number + 1;
+            let slice_number = first.0 / per_slice;
+            if slice_number >= job.next_slice {
+                state.allocator.begin_homing(of, branch, *first);
+                job.next_slice = slice_number + 1;
             }
             for (chunk, at, entry) in slice {
-                let home = state.allocator.home_of(branch, *chunk).filter(|home| *home != entry.slot);
+                let home = state.allocator.home_of(of, branch, *chunk).filter(|home| *home != entry.slot);
                 let Some(home) = home else { continue };
                 if moves.is_spent() || moves.short {
                     return Ok(false);

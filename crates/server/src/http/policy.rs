@@ -39,8 +39,8 @@ pub(super) async fn over_tcp(app: Arc<App>, request: Request, next: Next) -> Res
         None => (!is_ours).then(|| wrong_host(host(&request))),
     };
     let mut response = match refused {
-        // The guard, which writes the audit, does not see this request. Like one without
-        // credentials, it counts as a change that was refused.
+        // The guard writes the audit, but does not see this request. The audit counts the request
+        // as a refused change, like a request without credentials.
         Some(refused) => Audited::new(&request).close(&app, true, refused).await,
         None => next.run(request).await,
     };

@@ -26,11 +26,13 @@ use utoipa_axum::routes;
 const CHECKS: usize = 2;
 /// Time that a log-in waits for its turn.
 const TURN: Duration = Duration::from_secs(10);
-/// A turn rests after a password was checked, for so many times as long as that took. So log-ins
-/// take at most a quarter of a processor together, and the rest is left for clients of volumes.
+/// A turn rests after the check of a password for this many times the time of the check. So all
+/// checks together take at most a quarter of a processor.
 const REST: u32 = 4 * CHECKS as u32 - 1;
-/// The longest rest: a machine that is stopped for a while keeps nobody out for long.
+/// The longest rest. A check that took very long, because the machine stood still, must not keep
+/// others out.
 const LONGEST_REST: Duration = Duration::from_secs(2);
+
 pub(super) fn router() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new()
         .routes(routes!(session, log_in, log_out))
@@ -112,7 +114,8 @@ async fn turn_of_check() -> Result<SemaphorePermit<'static>, ApiError> {
     turn.map_err(|_| busy())
 }
 
-/// Gives a turn back when it has rested from so much work. The answer does not wait for that.
+/// Gives a turn back after its rest. `worked` is the time that the check took. The answer does not
+/// wait for the rest.
 fn rest(turn: SemaphorePermit<'static>, worked: Duration) {
     tokio::spawn(async move {
         tokio::time::sleep((worked * REST).min(LONGEST_REST)).await;

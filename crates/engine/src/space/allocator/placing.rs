@@ -6,7 +6,7 @@ use crate::branch::Branch;
 use crate::catalog::page::Slot;
 use crate::error::{Result, no_space};
 use crate::ids::{BranchId, Chunk};
-use crate::settings::Placement;
+use crate::settings::{Placement, SnapAware};
 use crate::space::placement::share::{ShareMap, Weight};
 use crate::space::placement::snap_aware::Region;
 use crate::space::placement::{
@@ -212,32 +212,40 @@ impl Allocator {
         }
     }
 
-    /// Prepares moves of a slice's chunks to their homes. `chunk` is one of them.
-    pub(crate) fn begin_homing(&mut self, branch: &Branch, chunk: Chunk) {
-        if let Placement::SnapAware(of) = self.placement_of(branch.placement()) {
-            let request = SlotRequest::new(Class::Current, branch, chunk);
-            self.find_region_anew(of, self.serving(request.kind.area), &request);
+    /// Returns the sizes of a branch's slices and gaps. `None`: it has another placement.
+    pub(crate) fn snap_aware(&self, branch: &Branch) -> Option<SnapAware> {
+        match self.placement_of(branch.placement()) {
+            Placement::SnapAware(of) => Some(of),
+            _ => None,
         }
     }
 
-    /// Returns the number of chunks of a slice of the branch, under the snap-aware placement.
-    pub(crate) fn slice_chunks(&self, branch: &Branch) -> Option<u64> {
-        let Placement::SnapAware(of) = self.placement_of(branch.placement()) else { return None };
-        Some(of.slice_chunks(self.slots_per_extent(branch.slot_log2)))
+    /// Returns the number of chunks of a slice of a branch.
+    pub(crate) fn slice_chunks(&self, of: SnapAware, branch: &Branch) -> u64 {
+        of.slice_chunks(self.slots_per_extent(branch.slot_log2))
     }
 
-    /// Returns the slot that is the home of a chunk, under the snap-aware placement.
-    pub(crate) fn home_of(&mut self, branch: &Branch, chunk: Chunk) -> Option<Slot> {
-        let Placement::SnapAware(of) = self.placement_of(branch.placement()) else { return None };
+    /// Prepares moves of a slice's chunks to their homes. `chunk` is one of them.
+    pub(crate) fn begin_homing(&mut self, of: SnapAware, branch: &Branch, chunk: Chunk) {
+        let request = SlotRequest::new(Class::Current, branch, chunk);
+        self.find_region_anew(of, self.serving(request.kind.area), &request);
+    }
+
+    /// Returns the slot that is the home of a chunk. `None`: its slice has no region.
+    pub(crate) fn home_of(&mut self, of: SnapAware, branch: &Branch, chunk: Chunk) -> Option<Slot> {
         let request = SlotRequest::new(Class::Current, branch, chunk);
         let kind = self.serving(request.kind.area).slots(request.kind.log2);
         let region = self.region(of, kind.area, &request)?;
-        let (id, index) = of.home(region, chunk, self.slots_per_extent(kind.log2));
-        Some(self.slot_at(id, index, kind.log2))
+        Some(self.home_in(of, region, chunk, kind.log2))
     }
 
-    /// Takes a slot that is the home of a chunk, if it is free. Its extent may be unused, and no
-    /// promise or margin need it.
+    fn home_in(&self, of: SnapAware, region: Region, chunk: Chunk, slot_log2: u8) -> Slot {
+        let (id, index) = of.home(region, chunk, self.slots_per_extent(slot_log2));
+        self.slot_at(id, index, slot_log2)
+    }
+
+    /// Takes the slot that is the home of a chunk, if it is free. An unused extent is opened for
+    /// it, unless a promise or a margin needs that extent.
     pub(crate) fn take_home(&mut self, space: &Space, home: Slot, kind: SlotKind) -> Result<bool> {
         let kind = self.serving(kind.area).slots(kind.log2);
         if self.take_at(home, kind)? {
@@ -266,8 +274,7 @@ impl Allocator {
         let Placement::SnapAware(of) = placement else { return Ok((None, None)) };
         let region = self.region(of, kind.area, request);
         let Some(at) = region.filter(|_| request.class == Class::Current) else { return Ok((region, None)) };
-        let (id, index) = of.home(at, request.owner.1, self.slots_per_extent(kind.log2));
-        let home = self.slot_at(id, index, kind.log2);
+        let home = self.home_in(of, at, request.owner.1, kind.log2);
         let is_taken = self.take_at(home, kind)?;
         Ok((region, is_taken.then_some(home)))
     }

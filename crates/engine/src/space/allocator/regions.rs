@@ -59,43 +59,46 @@ impl Allocator {
     /// Returns the region of the slice that the chunk of a request is in. Chooses one in the area
     /// if the slice has none.
     pub(super) fn region(&mut self, of: SnapAware, area: Area, request: &SlotRequest) -> Option<Region> {
-        let per_extent = self.slots_per_extent(request.kind.log2);
-        let (branch, chunk) = request.owner;
-        let slice = chunk.0 / of.slice_chunks(per_extent);
-        let known = self.regions.known.get(&(branch, slice)).copied();
+        let (slice, per_extent) = self.slice_of(of, request);
+        let known = self.regions.known.get(&slice).copied();
         let serves = |region: &Region| self.gives(region.pv) && self.area(region.pv) == area;
         if let Some(known) = known.filter(|region| region.as_ref().is_none_or(serves)) {
             return known;
         }
         // A page that can't be read is reported elsewhere.
-        let found = self.region_in_use(of, (branch, slice), per_extent).unwrap_or(None);
-        let found = found.map(|(region, _)| region).filter(|region| self.area(region.pv) == area);
-        let region = found.or_else(|| self.unused_region(of, area, (branch, slice)));
-        self.regions.note((branch, slice), region);
+        let found = self.region_in_use(of, area, slice, per_extent).unwrap_or(None);
+        let region = found.map(|(region, _)| region).or_else(|| self.unused_region(of, area, slice));
+        self.regions.note(slice, region);
         region
+    }
+
+    /// Returns the branch and the number of the slice that the chunk of a request is in, and the
+    /// number of slots of an extent.
+    fn slice_of(&self, of: SnapAware, request: &SlotRequest) -> ((BranchId, u64), u32) {
+        let per_extent = self.slots_per_extent(request.kind.log2);
+        let (branch, chunk) = request.owner;
+        ((branch, chunk.0 / of.slice_chunks(per_extent)), per_extent)
     }
 
     /// Looks up the region of a chunk's slice anew, before its chunks are moved home. A slice that
     /// was written under another placement, or with other sizes, has few chunks at home. It gets an
     /// unused region, if there is one.
     pub(super) fn find_region_anew(&mut self, of: SnapAware, area: Area, request: &SlotRequest) {
-        let per_extent = self.slots_per_extent(request.kind.log2);
-        let (branch, chunk) = request.owner;
-        let slice = chunk.0 / of.slice_chunks(per_extent);
-        let found = self.region_in_use(of, (branch, slice), per_extent).unwrap_or(None);
-        let found = found.filter(|(region, _)| self.area(region.pv) == area);
+        let (slice, per_extent) = self.slice_of(of, request);
+        let found = self.region_in_use(of, area, slice, per_extent).unwrap_or(None);
         let region = match found {
             Some((region, true)) => Some(region),
-            _ => self.unused_region(of, area, (branch, slice)).or(found.map(|(region, _)| region)),
+            _ => self.unused_region(of, area, slice).or(found.map(|(region, _)| region)),
         };
-        self.regions.note((branch, slice), region);
+        self.regions.note(slice, region);
     }
 
-    /// Returns the region in which most of some chunks of a slice lie, and whether half of them are
-    /// at home there.
+    /// Returns the region of the area in which most of some chunks of a slice lie, and whether half
+    /// of them are at home there.
     fn region_in_use(
         &self,
         of: SnapAware,
+        area: Area,
         (branch, slice): (BranchId, u64),
         per_extent: u32,
     ) -> Result<Option<(Region, bool)>> {
@@ -110,7 +113,7 @@ impl Allocator {
         let most = votes.by_region.into_iter().max_by_key(|(_, (votes, _))| *votes);
         let found =
             most.map(|((pv, first), (_, at_home))| (Region { pv, first }, at_home * 2 >= votes.chunks));
-        Ok(found.filter(|(region, _)| self.gives(region.pv)))
+        Ok(found.filter(|(region, _)| self.gives(region.pv) && self.area(region.pv) == area))
     }
 
     /// Counts the chunks of a page in each region. A chunk at its home counts more than one that
