@@ -92,9 +92,13 @@ pub struct Member {
     /// Bytes for content.
     pub size: u64,
     /// Bytes of the content, copies and parities that the member has. If it is out, this is what
-    /// it lacks: 0 if the others have taken it over.
+    /// another disk lacks: 0 if the others have taken it over.
     #[serde(default)]
     pub content: u64,
+    /// Bytes of these that may have changed since the member went out. Its own disk has the rest
+    /// when it comes back. Without a value, that is not known, or the member is in.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub changed: Option<u64>,
     /// State of the member.
     pub state: MemberState,
     /// Why the member is out, or why its last rebuild ended.
@@ -168,7 +172,8 @@ pub struct AddLayout {
 pub struct PatchMember {
     /// `out`: neither read nor write the member any more. `in`: give it its content again.
     pub state: MemberTarget,
-    /// With `in`: the disk that takes the place of the member's. Absent: the member's own disk.
+    /// With `in`: the disk that takes the place of the member's. Absent: the member's own disk,
+    /// which gets only what has changed, if that is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub onto: Option<AddPv>,
     /// With `in`: largest number of bytes per second that the rebuild copies; 0 means no limit.

@@ -22,7 +22,9 @@ const ONLINE_EXAMPLES: &str = "\
 Example:
   hindcast pool online /dev/vdb                  the disk was away, and is there again
 
-The disk gets all data in use again, because writes went on without it.";
+The disk gets what has changed since it went out. `hindcast pool layouts` shows how much that is. If \
+something else has written to the disk meanwhile, `hindcast pool replace /dev/vdb /dev/vdb --force` \
+copies everything.";
 
 const GROW_EXAMPLES: &str = "\
 Examples:
@@ -301,7 +303,11 @@ fn rows(layout: &PvLayout, size: Option<u64>) -> Vec<Row> {
                 let reason = member.reason.as_deref().unwrap_or_default();
                 format!("{reason}; the others have taken over")
             }
-            (_, None) => member.reason.clone().unwrap_or_default(),
+            (_, None) => {
+                let reason = member.reason.clone().unwrap_or_default();
+                let changed = member.changed.map(|bytes| format!("; {} changed since", Size(bytes)));
+                reason + &changed.unwrap_or_default()
+            }
         };
         Row {
             name: layout.name.clone(),
@@ -336,6 +342,7 @@ mod tests {
             path: path.into(),
             size: 1 << 30,
             content: 1 << 30,
+            changed: (state == MemberState::Out).then_some(3 << 20),
             state,
             reason: (state != MemberState::In).then(|| "gone".into()),
             onto: onto.map(str::to_owned),
@@ -363,7 +370,11 @@ mod tests {
         let rebuilt = "rebuilt onto d, 50 % stored";
         assert_eq!(
             shown,
-            [("mirror 2", "in", ""), ("mirror 2", "out", "gone"), ("mirror 2", "rebuilding", rebuilt)]
+            [
+                ("mirror 2", "in", ""),
+                ("mirror 2", "out", "gone; 3 MiB changed since"),
+                ("mirror 2", "rebuilding", rebuilt)
+            ]
         );
         (layout.kind, layout.copies, layout.columns) = (LayoutKind::Raid5, None, Some(4));
         assert_eq!(rows(&layout, None)[0].layout, "raid5 3+1");

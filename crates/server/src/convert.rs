@@ -238,6 +238,7 @@ pub(crate) fn layout(info: &LayoutInfo) -> api::PvLayout {
         path: of.path.clone(),
         size: of.size,
         content: of.content,
+        changed: of.changed,
         state: match (of.is_in, &of.incoming) {
             (true, _) => api::MemberState::In,
             (false, Some(_)) => api::MemberState::Rebuilding,

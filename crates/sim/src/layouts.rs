@@ -198,13 +198,17 @@ impl Run {
             }
             Op::BadReads if self.rand.percent(50) => {
                 let (pick, most) = (self.rand.bits() >> 32, self.rand.between(1, 200));
+                self.weak_is_bad = true;
                 let lost = self.dir.lose_sectors(MEMBERS[self.weak], pick, most);
                 self.say(|| format!("{}: {} sectors can't be read", MEMBERS[self.weak], lost.len()));
                 Ok(())
             }
             // A parity that is computed from an old one absorbs what is rotten in that.
             Op::BadReads | Op::Rot(_) if self.plan.layout.is_some_and(Shape::reads_old) => Ok(()),
-            Op::BadReads | Op::Rot(_) => self.rot(None).map(drop),
+            Op::BadReads | Op::Rot(_) => {
+                self.weak_is_bad = true;
+                self.rot(None).map(drop)
+            }
             _ => Ok(()),
         }
     }
@@ -330,22 +334,27 @@ impl Run {
         }
         self.dir.clear_faults();
         let pool = self.pool()?;
-        let is_rebuilt = pool
-            .pvs()
-            .iter()
-            .filter_map(|pv| pv.layout.as_ref())
-            .any(|layout| layout.members.iter().any(|member| member.incoming.is_some()));
+        let is_rebuilt = !self.weak_is_bad
+            && pool
+                .pvs()
+                .iter()
+                .filter_map(|pv| pv.layout.as_ref())
+                .any(|layout| layout.members.iter().any(|member| member.incoming.is_some()));
         if !is_rebuilt && self.plan.grows && self.rand.percent(40) && self.replace_member()? {
             return Ok(());
         }
         if !is_rebuilt {
             let begun = survive(|| {
                 pool.put_member_out(path)?;
+                // That may have ended only a rebuild.
+                pool.put_member_out(path)?;
                 if spared && pool.spares().iter().any(|spare| spare.size > 0) {
                     return Ok(());
                 }
                 self.dir.hide(path, false);
-                pool.rebuild_member(path, None, None).map(drop)
+                // Its disk has what did not change meanwhile, unless that is bad.
+                let anew = PvSpec { path: path.into(), size: None, force: true };
+                pool.rebuild_member(path, self.weak_is_bad.then_some(&anew), None).map(drop)
             });
             if self.dir.crashed() || self.dir.panicked() || self.poisoned() {
                 return Ok(());
@@ -356,6 +365,7 @@ impl Run {
         let is_whole = |layout: &LayoutInfo| layout.members.iter().all(|member| member.is_in);
         if self.settle_pool(is_whole)? {
             self.say(|| format!("{path} was rebuilt"));
+            self.weak_is_bad = false;
             self.note_members(true)?;
         }
         Ok(())

@@ -24,7 +24,7 @@ pub fn mutate(purpose: SyncPurpose, seeds: u64, ops: u64, jobs: usize) -> Caught
     let of_shared = [SyncPurpose::CdpShared, SyncPurpose::CdpSorted].contains(&purpose);
     let (first, rest): (Vec<Script>, Vec<Script>) = scripts().into_iter().partition(|script| {
         let is_first = match purpose {
-            SyncPurpose::Layout => script.layout == Some(Shape::Mirror),
+            SyncPurpose::Layout | SyncPurpose::Stale => script.layout == Some(Shape::Mirror),
             SyncPurpose::Parity => script.layout == Some(Shape::RAID5),
             _ => script.layout.is_none(),
         };

@@ -85,6 +85,8 @@ pub struct Run {
     pub(crate) failing: bool,
     /// The member that fails, in a pool on a layout.
     pub(crate) weak: usize,
+    /// Whether something on its disk was made unreadable or wrong since it was made anew.
+    pub(crate) weak_is_bad: bool,
     /// The files of the members, in a pool on a layout, as of the last look.
     pub(crate) member_files: Vec<&'static str>,
     /// Bytes of each member.
@@ -184,6 +186,7 @@ impl Run {
             faults: false,
             failing: false,
             weak: 0,
+            weak_is_bad: false,
             member_files: Vec::new(),
             member_size: 0,
             wild,
@@ -553,9 +556,11 @@ impl Run {
     /// policies.
     pub(crate) fn settle(&mut self) -> Outcome<()> {
         self.work_until_idle()?;
-        if self.check_policies().is_err() {
-            // Policies rest for a while after each look at them, and the steps of an idle pool take
-            // less time than that.
+        let mut deleted = None;
+        // Policies rest for a while after each look at them, and the steps of an idle pool take
+        // less time than that. Each look may delete a snapshot.
+        while deleted != Some(self.summary.auto_deleted) && self.check_policies().is_err() {
+            deleted = Some(self.summary.auto_deleted);
             self.pass(POLICIES_REST);
             self.work_until_idle()?;
         }

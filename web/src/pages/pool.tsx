@@ -140,7 +140,14 @@ function Members({ layout, size }: { layout: PvLayout; size: number }) {
               rebuilt onto {member.onto}, {percent(member.rebuilt ?? 0, size)} stored
             </Badge>
           )}
-          {member.state === 'out' && <span class="soft">{member.reason}</span>}
+          {member.state === 'out' && (
+            <span class="soft">
+              {member.reason}
+              {member.changed !== undefined &&
+                member.changed !== null &&
+                `; ${bytes(member.changed)} changed since`}
+            </span>
+          )}
         </li>
       ))}
     </ul>

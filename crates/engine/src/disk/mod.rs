@@ -86,11 +86,14 @@ pub enum SyncPurpose {
     Layout,
     /// Makes the parity log of a RAID-5 durable, before the lines that it names are written.
     Parity,
+    /// Makes the list of what changed while a member of a layout is out durable, before a sync of
+    /// the layout returns.
+    Stale,
 }
 
 impl SyncPurpose {
     /// All purposes, in the order of their declaration.
-    pub const ALL: [SyncPurpose; 15] = [
+    pub const ALL: [SyncPurpose; 16] = [
         SyncPurpose::Journal,
         SyncPurpose::JournalOpen,
         SyncPurpose::Preserve,
@@ -106,6 +109,7 @@ impl SyncPurpose {
         SyncPurpose::Sums,
         SyncPurpose::Layout,
         SyncPurpose::Parity,
+        SyncPurpose::Stale,
     ];
 
     /// Returns the name that metrics and `sim --drop-sync` use.
@@ -126,6 +130,7 @@ impl SyncPurpose {
             SyncPurpose::Sums => "sums",
             SyncPurpose::Layout => "layout",
             SyncPurpose::Parity => "parity",
+            SyncPurpose::Stale => "stale",
         }
     }
 }

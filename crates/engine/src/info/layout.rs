@@ -48,6 +48,9 @@ pub struct MemberInfo {
     pub is_in: bool,
     /// Why the member is out, or why its last rebuild ended; empty if it is in.
     pub reason: String,
+    /// Bytes of `content` that may have changed since the member went out. Its disk has the rest
+    /// when it comes back. `None`: that is not known, or the member is in.
+    pub changed: Option<u64>,
     /// The disk that the member is rebuilt onto, and the byte of the content up to which it has the
     /// content, as it was last stored.
     pub incoming: Option<(String, u64)>,

@@ -3,8 +3,10 @@
 use super::Pool;
 use crate::branch::namespace::check_name;
 use crate::catalog::features::LAYOUTS;
-use crate::disk::layout::member::is_of;
-use crate::disk::layout::record::{LayoutKind, MAX_COPIES, MAX_MEMBERS, file_name};
+use crate::disk::layout::member::{check, is_of, read_record};
+use crate::disk::layout::record::{
+    LayoutKind, LayoutRecord, MAX_COPIES, MAX_MEMBERS, MemberRecord, file_name,
+};
 use crate::disk::layout::{NewLayout, NewMember, create, path_of};
 use crate::disk::{Cause, Dir, Disk, DiskLayout, Growth};
 use crate::error::{Error, ErrorKind, Result, conflict, invalid, not_found};
@@ -22,12 +24,13 @@ pub(super) fn layout_info(disk: &dyn Disk, extent_size: u64) -> Option<LayoutInf
     let layout = disk.as_layout()?;
     let members = layout.members();
     let record = members.record();
-    let member = |(number, of): (usize, &crate::disk::layout::record::MemberRecord)| MemberInfo {
+    let member = |(number, of): (usize, &MemberRecord)| MemberInfo {
         path: of.path.clone(),
         size: of.capacity,
         content: record.content_of(number),
         is_in: of.is_in,
         reason: of.reason.clone(),
+        changed: of.is_listed.then(|| members.stale_of(&record, number)),
         incoming: of.incoming.as_ref().map(|new| (new.path.clone(), new.rebuilt)),
     };
     Some(LayoutInfo {
@@ -142,7 +145,7 @@ impl Pool {
         let pvs: Vec<u32> = self.core.names.read().pvs.keys().copied().collect();
         for pv in pvs.into_iter().filter_map(|id| self.core.pvs.held(id)) {
             let Some(layout) = pv.disk.as_layout() else { continue };
-            let is_it = |of: &crate::disk::layout::record::MemberRecord| {
+            let is_it = |of: &MemberRecord| {
                 of.path == path || of.incoming.as_ref().is_some_and(|new| new.path == path)
             };
             if let Some(number) = layout.members().record().members.iter().position(is_it) {
@@ -189,7 +192,7 @@ impl Pool {
         let (new, spare) = match onto {
             Some(spec) => self.open_spare_or_new(spec)?,
             None if of.is_in => return Err(conflict(format!("rebuild {path}: it has all content already"))),
-            None => (self.open_former(path, &record.uuid)?, None),
+            None => (self.open_former(path, &record, of)?, None),
         };
         match (begin_onto(layout, number, (of.capacity, new), rate), spare) {
             (Err(error), Some(spare)) => {
@@ -208,9 +211,11 @@ impl Pool {
         layout_info(&*pv.disk, self.core.config.extent_size).ok_or_else(|| not_found(path))
     }
 
-    /// Opens the disk of a member that is out. Its content is not needed any more. Another disk
-    /// may have its name by now, and keeps its content.
-    fn open_former(&self, path: &str, layout: &Uuid) -> Result<NewMember> {
+    /// Opens the disk of a member that is out. If it is the one that went out, and what changed
+    /// since is listed, it keeps its UUID, and gets only that. Another disk may have its name by
+    /// now, and keeps its content.
+    fn open_former(&self, path: &str, record: &LayoutRecord, of: &MemberRecord) -> Result<NewMember> {
+        let layout = &record.uuid;
         let failed = |e| Error::io(format!("open {path}"), e);
         let disk = self.core.dir.open_locked(path, crate::disk::OpenMode::Existing).map_err(failed)?;
         if !is_of(&*disk, layout).map_err(failed)? {
@@ -218,7 +223,12 @@ impl Pool {
                 "rebuild {path}: it does not look like the disk that was there; `pool replace {path} {path} --force` overwrites it"
             )));
         }
-        Ok(NewMember { uuid: uuid(&*self.core.world.rng), path: path.to_owned(), disk })
+        // A record that is newer was written with another data directory, and so was content.
+        let is_newer = |known: LayoutRecord| known.uuid == record.uuid && known.sequence > record.sequence;
+        let is_same = check(&*disk, layout, &of.uuid, of.capacity).is_ok()
+            && !read_record(&*disk).is_some_and(is_newer);
+        let uuid = if of.is_listed && is_same { of.uuid } else { uuid(&*self.core.world.rng) };
+        Ok(NewMember { uuid, path: path.to_owned(), disk })
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::Pool;
 use crate::destage::state::BackgroundState;
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::ids::BranchId;
 use crate::info::{JournalLoss, VolumeLoss};
 use crate::journal::{Accepted, Cursor, FIRST_RECORD};
@@ -17,6 +17,12 @@ impl Pool {
     /// seen. No later opening looks for what is lost.
     pub(super) fn give_up(&self, accepted: Accepted) -> Result<()> {
         let last = accepted.last_lsn;
+        // What the journal does not repeat may differ between the disks of a layout.
+        for pv in self.destager.held_pvs() {
+            if let Some(layout) = pv.disk.as_layout() {
+                layout.members().give_up_stale().map_err(|e| Error::io(format!("open {}", pv.path), e))?;
+            }
+        }
         self.destager.destage_to(accepted.recovered_lsn)?;
         {
             let state: &mut BackgroundState = &mut self.destager.state.lock();

@@ -417,6 +417,7 @@ fn is_own_file(path: &str) -> bool {
         "sums-",
         crate::cdp::log::record::FILE_PREFIX,
         crate::disk::layout::record::FILE_PREFIX,
+        crate::disk::layout::stale::FILE_PREFIX,
         crate::disk::layout::raid5::LOG_PREFIX,
         crate::disk::layout::raid5::GROUPS_PREFIX,
         crate::disk::layout::spares::FILE,

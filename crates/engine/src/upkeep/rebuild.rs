@@ -20,6 +20,8 @@ use std::sync::atomic::Ordering;
 
 /// Bytes after which the progress is stored. A rebuild continues there after a restart.
 const STORED_AFTER: u64 = 1 << 30;
+/// Number of extents that one step looks at, for one that has to be copied.
+const EXTENTS_LOOKED_AT: u32 = 1 << 14;
 const NANOSECOND: u64 = 1_000_000_000;
 /// The longest pause between two steps, in nanoseconds.
 const LONGEST_PAUSE: u64 = 60 * NANOSECOND;
@@ -175,7 +177,7 @@ impl Destager {
         pvs
     }
 
-    fn held_pvs(&self) -> Vec<Arc<Pv>> {
+    pub(crate) fn held_pvs(&self) -> Vec<Arc<Pv>> {
         let names = self.core.names.read();
         names.pvs.keys().filter_map(|id| self.core.pvs.held(*id)).collect()
     }
@@ -184,6 +186,9 @@ impl Destager {
     /// Returns whether there were some.
     fn mend_lines(&self, pv: &Pv, layout: DiskLayout<'_>) -> bool {
         let DiskLayout::Raid5(raid) = layout else { return false };
+        if !layout.members().are_in() {
+            return false;
+        }
         let lines = raid.take_suspects();
         // A block without a sum has always been shown as it is.
         let is_right = |at: u64, block: &[u8]| {
@@ -207,7 +212,7 @@ impl Destager {
         let Some(layout) = pv.disk.as_layout() else { return Ok(()) };
         let failed = |e| Error::io(format!("rebuild a member of {}", pv.path), e);
         let at = state.rebuilds.position(pv.id, begun, stored);
-        let next = self.next_in_use(state, pv, at..u64::MAX);
+        let Some(next) = self.next_to_copy(state, pv, layout, (begun, at)) else { return Ok(()) };
         if next.is_empty() {
             // The catalog knows what no member could read before the disk is a member.
             if self.core.damage.is_changed() {
@@ -223,6 +228,29 @@ impl Destager {
             layout.note_rebuilt(begun, end).map_err(failed)?;
         }
         Ok(())
+    }
+
+    /// Returns the first bytes of a physical volume, from `at` on, that are in use and have to be
+    /// copied. The result is empty if there are none, and `None` if they may come in a later step.
+    fn next_to_copy(
+        &self,
+        state: &mut BackgroundState,
+        pv: &Pv,
+        layout: DiskLayout<'_>,
+        (begun, mut at): (u64, u64),
+    ) -> Option<Range<u64>> {
+        for _ in 0..EXTENTS_LOOKED_AT {
+            let next = self.next_in_use(state, pv, at..u64::MAX);
+            if next.is_empty() {
+                return Some(next);
+            }
+            at = next.end;
+            if let Some(part) = layout.first_to_copy(next) {
+                return Some(part);
+            }
+        }
+        state.rebuilds.set(pv.id, begun, at, 0);
+        None
     }
 
     /// Copies a range that is in use, of the label or of one extent, to the disks that members are

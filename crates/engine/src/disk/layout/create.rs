@@ -28,6 +28,7 @@ impl NewMember {
             uuid: self.uuid,
             path: self.path.clone(),
             is_in: true,
+            is_listed: false,
             capacity: self.capacity()?,
             reason: String::new(),
             incoming: None,
@@ -88,7 +89,7 @@ pub(crate) fn create(
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "the members are too small"));
     }
     let records = members.iter().map(NewMember::record).collect::<io::Result<_>>()?;
-    let record = LayoutRecord { uuid, sequence: 1, kind, width, reserve, members: records, spans };
+    let record = LayoutRecord { uuid, sequence: 1, kind, width, reserve, stale: 0, members: records, spans };
     if let LayoutKind::Raid5 { .. } = kind {
         let are_zeroed = members.iter().zip(&sizes).try_fold(true, |all, (member, size)| {
             Ok::<bool, io::Error>(all & zero(&*member.disk, CONTENT_START, *size)?)

@@ -145,7 +145,12 @@ impl Members {
         }
         let before = record.clone();
         record.spans = change(record);
-        self.save_or_undo(record, before).map(|()| true)
+        // The disk of a member that is out does not have what is laid out anew.
+        record.members.iter_mut().for_each(|of| of.is_listed = false);
+        record.stale = 0;
+        self.save_or_undo(record, before)?;
+        self.end_unused_list(record);
+        Ok(true)
     }
 }
 

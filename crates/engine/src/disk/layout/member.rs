@@ -124,6 +124,7 @@ mod tests {
             kind: LayoutKind::Mirror,
             width: 2,
             reserve: 0,
+            stale: 0,
             members: Vec::new(),
             spans: Vec::new(),
         };
@@ -155,6 +156,7 @@ mod tests {
             uuid: *uuid,
             path: String::new(),
             is_in: true,
+            is_listed: false,
             capacity: 7 * CONTENT_START,
             reason: String::new(),
             incoming: None,
@@ -171,6 +173,7 @@ mod tests {
             kind: LayoutKind::Mirror,
             width: 2,
             reserve: 0,
+            stale: 0,
             members: uuids.iter().map(member).collect(),
             spans: vec![span(0, vec![place(0, 1), place(1, 3)]), span(1, vec![place(2, 1), place(0, 2)])],
         };

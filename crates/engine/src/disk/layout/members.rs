@@ -5,6 +5,8 @@
 
 use super::growth::PlaceMove;
 use super::record::{Incoming, LayoutKind, LayoutRecord, MAX_MEMBERS};
+use super::returning::{drop_unused_list, forget_stale};
+use super::stale::{self, StaleRegions};
 use super::{LayoutOptions, member, raid5, record};
 use crate::disk::{Backing, Dir, Disk, OpenMode, SyncPurpose, is_unreadable};
 use crate::error::is_shortage;
@@ -33,6 +35,8 @@ pub(super) struct Member {
     pub(super) incoming: ArcSwapOption<Opened>,
     /// Number of reads that failed since the layout was opened or the member was rebuilt.
     pub(super) read_errors: AtomicU32,
+    /// Whether some of these failed although the disk answers. It needs all its content again.
+    pub(super) is_bad: AtomicBool,
 }
 
 /// A disk that a write reaches.
@@ -52,8 +56,8 @@ pub(crate) struct Members {
     pub(super) record: Mutex<LayoutRecord>,
     /// Whether the file has an older record.
     unsaved: AtomicBool,
-    /// Number of rebuilds and moves of places that began. What was copied before the last of them
-    /// is not on its disk.
+    /// Number of rebuilds and moves of places that began, and of lists of stale regions that were
+    /// forgotten. What was copied before the last of them is not on its disk.
     pub(super) begun: AtomicU64,
     /// Whether the members take over what one had that is out.
     pub(super) takes_over: AtomicBool,
@@ -64,6 +68,8 @@ pub(crate) struct Members {
     /// Bytes per second of a rebuild at most; 0 means no limit, and `u64::MAX` that the options of
     /// the pool say it.
     rate: AtomicU64,
+    /// What changed while a member is out.
+    pub(super) stale: StaleRegions,
     /// Ranges of the content that a member could not read, and that were read without it.
     unreadable: Mutex<Vec<Range<u64>>>,
     /// Whether members are synced side by side.
@@ -127,7 +133,7 @@ impl Members {
         options: LayoutOptions,
         open: &dyn Fn(&str) -> io::Result<Arc<dyn Disk>>,
     ) -> io::Result<Members> {
-        let record = LayoutRecord::load(&**dir, name)?;
+        let mut record = LayoutRecord::load(&**dir, name)?;
         let all: [Member; MAX_MEMBERS] = std::array::from_fn(|_| Member::default());
         let mut lost = Vec::new();
         let opened = |path: &str, uuid, capacity| {
@@ -159,17 +165,28 @@ impl Members {
             }
         }
         check_lost(&record, &lost, options)?;
+        let has_list = record.stale != 0;
+        let (stale, is_known) = StaleRegions::load(&**dir, name, &record);
+        if !is_known {
+            tracing::warn!(
+                layout = name,
+                "the list of stale regions is missing or damaged; a member that comes back gets all content"
+            );
+            forget_stale(&mut record);
+        }
         let members = Members {
             dir: dir.clone(),
             name: name.to_owned(),
             all,
             record: Mutex::new(record),
-            unsaved: AtomicBool::new(false),
+            // A list that one opening has added to is no longer that of the record before it.
+            unsaved: AtomicBool::new(!is_known || has_list),
             begun: AtomicU64::new(0),
             takes_over: AtomicBool::new(false),
             grown: AtomicU64::new(0),
             moving: Mutex::default(),
             rate: AtomicU64::new(u64::MAX),
+            stale,
             unreadable: Mutex::default(),
             parallel: options.parallel,
             writable: mode != OpenMode::ReadOnly,
@@ -228,7 +245,13 @@ impl Members {
         match role {
             Role::Member => {
                 tracing::error!(layout, member = of.path, error = %why, "a member of a layout is out");
+                // A disk with a bad medium gets all content, also what did not change.
+                of.is_listed = !member.is_bad.load(Ordering::SeqCst);
                 (of.is_in, of.reason) = (false, why.to_string());
+                if of.is_listed {
+                    self.stale.begin();
+                    record.stale = stale::number_in(record);
+                }
                 member.disk.store(None);
             }
             Role::Incoming => {
@@ -252,7 +275,10 @@ impl Members {
         match (role, of.incoming.take()) {
             (Role::Member, incoming) => {
                 tracing::error!(layout, member = of.path, error = %why, "a member of a layout is missing, and out");
-                (of.is_in, of.reason, of.incoming) = (false, why.to_string(), incoming);
+                self.stale.begin();
+                (of.is_in, of.is_listed, of.reason) = (false, true, why.to_string());
+                of.incoming = incoming;
+                record.stale = stale::number_in(record);
             }
             (Role::Incoming, Some(new)) => {
                 tracing::error!(layout, disk = new.path, error = %why, "the rebuild of a member has ended");
@@ -269,6 +295,8 @@ impl Members {
         if !self.writable {
             return Ok(());
         }
+        // The list is there before a record names it.
+        self.save_stale(record);
         record.save(&*self.dir, &self.name)?;
         self.unsaved.store(false, Ordering::SeqCst);
         // The copies on the members help where the data directory is lost. Nothing relies on them.
@@ -292,13 +320,19 @@ impl Members {
             // The file may have the change, with this number.
             record.sequence = sequence;
         }
+        if record.stale != 0 && !self.stale.is_listing() {
+            // It could not be stored either.
+            forget_stale(record);
+            self.unsaved.store(true, Ordering::SeqCst);
+        }
         Err(error)
     }
 
     /// Makes the record durable if it has changed.
     pub(super) fn store(&self) -> io::Result<()> {
         let record = &mut *self.record.lock();
-        match self.unsaved.load(Ordering::SeqCst) {
+        let must_be_saved = self.writable && self.save_stale(record);
+        match must_be_saved || self.unsaved.load(Ordering::SeqCst) {
             true => self.save(record),
             false => Ok(()),
         }
@@ -337,6 +371,7 @@ impl Members {
             return Ok(()); // that of a younger layout with the same name
         }
         let is_raid = self.record.lock().kind != LayoutKind::Mirror;
+        stale::remove(&*self.dir, &self.name)?;
         self.dir.remove(&record::file_name(&self.name))?;
         if is_raid {
             raid5::remove(&*self.dir, &self.name)?;
@@ -348,8 +383,19 @@ impl Members {
         disk.0.sync(purpose)
     }
 
-    /// Syncs all disks that writes go to. Returns their results.
+    /// Syncs all disks that writes go to. A member whose sync fails is out.
     pub(super) fn sync_all(&self, purpose: SyncPurpose) -> io::Result<()> {
+        let number = self.stale.begin_sync();
+        let done = self.sync_active(purpose);
+        self.stale.end_sync(number, done.is_ok());
+        done?;
+        // A member can have left since the sync began. The record says so before anything relies
+        // on the sync, and so does the list of stale regions.
+        self.store()
+    }
+
+    /// Does the same, without the record.
+    pub(super) fn sync_active(&self, purpose: SyncPurpose) -> io::Result<()> {
         let active = self.active();
         let results: Vec<io::Result<()>> = if self.parallel && active.len() > 1 {
             std::thread::scope(|scope| {
@@ -377,9 +423,7 @@ impl Members {
                 self.lose(*number, disk, &error)?;
             }
         }
-        // A member can have left since the list was made. The record says so before anything relies
-        // on this sync.
-        self.store()
+        Ok(())
     }
 
     /// Checks that the members answer. Those that do not are out, as long as the others have
@@ -438,8 +482,13 @@ impl Members {
         if is_shortage(error) || !self.writable {
             return;
         }
-        let errors = self.all[number].read_errors.fetch_add(1, Ordering::Relaxed) + 1;
-        if is_unreadable(error) && errors < MAX_READ_ERRORS && disk.0.answers().is_ok() {
+        let member = &self.all[number];
+        let errors = member.read_errors.fetch_add(1, Ordering::Relaxed) + 1;
+        let is_bad = is_unreadable(error) && disk.0.answers().is_ok();
+        if is_bad {
+            member.is_bad.store(true, Ordering::SeqCst);
+        }
+        if is_bad && errors < MAX_READ_ERRORS {
             let mut unreadable = self.unreadable.lock();
             if unreadable.len() < MAX_UNREADABLE {
                 unreadable.push(at..at + len);
@@ -475,6 +524,13 @@ impl Members {
         Some(self.rate.load(Ordering::Relaxed)).filter(|rate| *rate != u64::MAX)
     }
 
+    /// Returns whether all members are in that have content.
+    pub(crate) fn are_in(&self) -> bool {
+        let record = self.record.lock();
+        let mut all = record.members.iter().enumerate();
+        all.all(|(number, of)| of.is_in || !record.is_used(number))
+    }
+
     /// Returns how many further failures of members the layout survives.
     pub(crate) fn survives(&self) -> usize {
         self.record.lock().survives()
@@ -503,12 +559,12 @@ impl Members {
 
     /// Notes that the content before `to` is durable on the disks that members are rebuilt onto. It
     /// was copied since so many rebuilds had begun. With `to` at the end, the disks are members
-    /// from then on. If another rebuild began meanwhile, this does nothing. The caller excludes
-    /// writes.
-    pub(super) fn note_rebuilt(&self, begun: u64, to: u64) -> io::Result<()> {
+    /// from then on, and the result is true. If another rebuild began meanwhile, this does nothing.
+    /// The caller excludes writes.
+    pub(super) fn note_rebuilt(&self, begun: u64, to: u64) -> io::Result<bool> {
         let record = &mut *self.record.lock();
         if self.begun.load(Ordering::SeqCst) != begun {
-            return Ok(());
+            return Ok(false);
         }
         let before = record.clone();
         let is_end = to >= record.len();
@@ -525,10 +581,13 @@ impl Members {
             let (layout, disk) = (&self.name, &new.path);
             tracing::info!(event = "member.rebuilt", layout, disk, "a member of a layout was rebuilt");
             (of.uuid, of.path) = (new.uuid, std::mem::take(&mut new.path));
-            (of.is_in, of.reason, of.incoming) = (true, String::new(), None);
+            (of.is_in, of.is_listed, of.reason, of.incoming) = (true, false, String::new(), None);
             member.read_errors.store(0, Ordering::Relaxed);
+            member.is_bad.store(false, Ordering::SeqCst);
         }
+        drop_unused_list(record);
         self.save_or_undo(record, before)?;
+        self.end_unused_list(record);
         // Reads find the new disks only now that the record has them.
         for (of, member) in record.members.iter().zip(&self.all).filter(|(of, _)| of.incoming.is_none()) {
             // A sync that looks at both slots, this one first, finds the disk in one of them.
@@ -538,7 +597,7 @@ impl Members {
             // The old disk must not be taken for a member later.
             let _ = replaced.map(|old| member::wipe(&*old.0));
         }
-        Ok(())
+        Ok(is_end)
     }
 
     /// Begins to rebuild a member onto a disk, whose header is written. The caller excludes writes:

@@ -6,6 +6,8 @@
 //! - [`member`]: how members are recognized
 //! - [`spans`]: which member holds what
 //! - [`members`]: members that are in, out, and rebuilt
+//! - [`stale`]: what changed while a member was out
+//! - [`returning`]: members that come back
 //! - [`mirror`]: each byte on several members
 //! - [`raid5`]: rows with a parity
 //! - [`create`]: the creation of a layout
@@ -26,8 +28,10 @@ mod places;
 pub(crate) mod raid5;
 pub(crate) mod record;
 mod restore;
+mod returning;
 pub(crate) mod spans;
 pub(crate) mod spares;
+pub(crate) mod stale;
 mod takeover;
 #[cfg(test)]
 mod testing;
@@ -105,6 +109,18 @@ impl<'d> DiskLayout<'d> {
         }
     }
 
+    /// Returns the first part of a range of the content that has to be copied to the disks that
+    /// members are rebuilt onto. A disk that comes back has what is not stale.
+    pub(crate) fn first_to_copy(self, range: Range<u64>) -> Option<Range<u64>> {
+        if range.is_empty() || !self.members().only_return() {
+            return Some(range).filter(|range| !range.is_empty());
+        }
+        match self {
+            DiskLayout::Mirror(mirror) => mirror.members.stale.first_in(range),
+            DiskLayout::Raid5(raid) => raid.is_stale(&range).then_some(range),
+        }
+    }
+
     /// Notes that the content before `to` was copied since so many rebuilds had begun. It is
     /// durable when this returns. With `to` at the end, the disks are members from then on. If
     /// another rebuild began meanwhile, this does nothing.
@@ -119,7 +135,13 @@ impl<'d> DiskLayout<'d> {
     /// largest number of bytes a second: 0 means no limit, `None` what the pool's options say.
     pub(crate) fn rebuild_onto(self, number: usize, new: NewMember, rate: Option<u64>) -> io::Result<()> {
         let members = self.members();
-        write_header(&*new.disk, &new.uuid, &members.record())?;
+        let record = members.record();
+        // The disk that the member had keeps its header.
+        if new.uuid != record.members[number].uuid {
+            write_header(&*new.disk, &new.uuid, &record)?;
+        }
+        // One that was newer would refuse the next opening.
+        member::write_record(&*new.disk, &record)?;
         members.set_rate(rate);
         self.begin_rebuild(number, Incoming { uuid: new.uuid, path: new.path, rebuilt: 0 }, new.disk)
     }
@@ -135,14 +157,14 @@ impl<'d> DiskLayout<'d> {
 
 /// Replaces a file by one with these bytes. When this returns, the new one survives a power loss.
 /// Before that, a crash leaves one of the two, whole. `new` is the name of the new file meanwhile.
-fn replace_file(dir: &dyn Dir, file: &str, new: &str, bytes: &[u8]) -> io::Result<()> {
+fn replace_file(dir: &dyn Dir, file: &str, new: &str, bytes: &[u8], purpose: SyncPurpose) -> io::Result<()> {
     let disk = dir.open(new, OpenMode::Create)?;
     disk.set_len(0)?;
     disk.write_at(bytes, 0)?;
-    disk.sync(SyncPurpose::Layout)?;
+    disk.sync(purpose)?;
     drop(disk);
     dir.rename(new, file)?;
-    dir.sync(SyncPurpose::Layout)
+    dir.sync(purpose)
 }
 
 /// How layouts are opened.

@@ -12,18 +12,20 @@
 //! | 44 | width: the number of places of a span (copies of a mirror, columns of a row) |
 //! | 45 | number of members; for each: UUID (16), state (1), bytes (8), path, reason, incoming disk |
 //! | | number of spans (4); for each: start (8), bytes (8), for each place: member (1), byte (8) |
-//! | | version 2 and 3: kind (1; 0 is a mirror, 1 is RAID-5), log2 of a row's unit in bytes (1) |
-//! | | version 3: number of members whose content must have space on the others (1) |
+//! | | version 2 to 4: kind (1; 0 is a mirror, 1 is RAID-5), log2 of a row's unit in bytes (1) |
+//! | | version 3 and 4: number of members whose content must have space on the others (1) |
+//! | | version 4: number of the list of stale regions (8) |
 //!
-//! Mirrors have version 1, and layouts with a reserve have version 3. Texts have their length (2)
-//! before them. An incoming disk is 0 (1), or 1 (1), UUID (16), path, and the number of bytes that
-//! are rebuilt (8).
+//! Mirrors have version 1, layouts with a reserve have version 3, and those with stale regions
+//! version 4. The state of a member is 0 (out), 1 (in), or 2 (out, and what changed since is
+//! listed). Texts have their length (2) before them. An incoming disk is 0 (1), or 1 (1), UUID
+//! (16), path, and the number of bytes that are rebuilt (8).
 
 use super::member::CONTENT_START;
 use super::replace_file;
 use super::spans::{CopiedSpan, CopyPlace, UNIT, is_sound};
 use crate::codec::{Reader, Writer, crc32c};
-use crate::disk::{Dir, OpenMode};
+use crate::disk::{Dir, OpenMode, SyncPurpose};
 use std::io;
 use uuid::Uuid;
 
@@ -34,6 +36,13 @@ const VERSION_MIRROR: u32 = 1;
 const VERSION_KIND: u32 = 2;
 /// The version of records that name their reserve, too.
 const VERSION_RESERVE: u32 = 3;
+/// The version of records that name a list of stale regions, too. Older builds refuse it: they
+/// would not keep the list up.
+const VERSION_STALE: u32 = 4;
+/// The states of members.
+const OUT: u8 = 0;
+const IN: u8 = 1;
+const OUT_LISTED: u8 = 2;
 /// The number of the kind mirror.
 const KIND_MIRROR: u8 = 0;
 /// The number of the kind RAID-5.
@@ -104,6 +113,8 @@ pub(crate) struct MemberRecord {
     pub(crate) path: String,
     /// Whether the member has all content. The content of a member that is out is never read.
     pub(crate) is_in: bool,
+    /// Whether the member is out, and the disk that it had has all content but what is stale.
+    pub(crate) is_listed: bool,
     /// Bytes for content.
     pub(crate) capacity: u64,
     /// Why the member is out, or why its rebuild ended.
@@ -120,6 +131,8 @@ pub(crate) struct LayoutRecord {
     pub(crate) width: usize,
     /// Number of members whose content has space on the others, whichever they are.
     pub(crate) reserve: usize,
+    /// The number of the list of stale regions that counts. 0: none does.
+    pub(crate) stale: u64,
     pub(crate) members: Vec<MemberRecord>,
     pub(crate) spans: Vec<CopiedSpan>,
 }
@@ -128,6 +141,14 @@ pub(crate) struct LayoutRecord {
 pub(crate) fn shortened(text: &str, most: usize) -> &str {
     let end = (0..=most.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
     &text[..end.unwrap_or(0)]
+}
+
+impl MemberRecord {
+    /// Returns whether the member is rebuilt onto the disk that it had, which has all content but
+    /// what is stale.
+    pub(crate) fn returns(&self) -> bool {
+        self.is_listed && self.incoming.as_ref().is_some_and(|new| new.uuid == self.uuid)
+    }
 }
 
 impl LayoutRecord {
@@ -194,6 +215,7 @@ impl LayoutRecord {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut w = Writer::default();
         let version = match self.kind {
+            _ if self.stale != 0 => VERSION_STALE,
             _ if self.reserve > 0 => VERSION_RESERVE,
             LayoutKind::Mirror => VERSION_MIRROR,
             LayoutKind::Raid5 { .. } => VERSION_KIND,
@@ -201,7 +223,12 @@ impl LayoutRecord {
         w.bytes(MAGIC).u32(0).u32(version).u32(0).uuid(&self.uuid).u64(self.sequence);
         w.u8(self.width as u8).u8(self.members.len() as u8);
         for member in &self.members {
-            w.uuid(&member.uuid).u8(member.is_in.into()).u64(member.capacity);
+            let state = match (member.is_in, member.is_listed) {
+                (true, _) => IN,
+                (false, true) => OUT_LISTED,
+                (false, false) => OUT,
+            };
+            w.uuid(&member.uuid).u8(state).u64(member.capacity);
             w.string(&member.path).string(shortened(&member.reason, MAX_REASON));
             match &member.incoming {
                 None => w.u8(0),
@@ -220,8 +247,11 @@ impl LayoutRecord {
             LayoutKind::Mirror => drop(w.u8(KIND_MIRROR).u8(0)),
             LayoutKind::Raid5 { unit } => drop(w.u8(KIND_RAID5).u8(unit.trailing_zeros() as u8)),
         }
-        if version == VERSION_RESERVE {
+        if version >= VERSION_RESERVE {
             w.u8(self.reserve as u8);
+        }
+        if version == VERSION_STALE {
+            w.u64(self.stale);
         }
         let len = w.0.len() as u32;
         w.0[16..HEAD].copy_from_slice(&len.to_le_bytes());
@@ -238,7 +268,7 @@ impl LayoutRecord {
         let (crc, version, len) = (head.u32()?, head.u32()?, head.u32()? as usize);
         let bytes = bytes
             .get(..len)
-            .filter(|_| len >= HEAD && (VERSION_MIRROR..=VERSION_RESERVE).contains(&version))?;
+            .filter(|_| len >= HEAD && (VERSION_MIRROR..=VERSION_STALE).contains(&version))?;
         (crc32c(&bytes[12..]) == crc).then_some(())?;
         let mut r = Reader::new(&bytes[HEAD..]);
         let (uuid, sequence) = (r.uuid()?, r.u64()?);
@@ -250,8 +280,9 @@ impl LayoutRecord {
             VERSION_MIRROR => LayoutKind::Mirror,
             _ => take_kind(&mut r)?,
         };
-        let reserve = if version == VERSION_RESERVE { r.u8()?.into() } else { 0 };
-        let record = LayoutRecord { uuid, sequence, kind, width, reserve, members, spans };
+        let reserve = if version >= VERSION_RESERVE { r.u8()?.into() } else { 0 };
+        let stale = if version == VERSION_STALE { r.u64()? } else { 0 };
+        let record = LayoutRecord { uuid, sequence, kind, width, reserve, stale, members, spans };
         r.end(record).filter(LayoutRecord::is_sound)
     }
 
@@ -266,6 +297,7 @@ impl LayoutRecord {
             && self.reserve + self.width <= self.members.len()
             && is_sound(&self.spans, self.width, &ends)
             && self.is_whole_without(&[])
+            && (self.stale != 0) == self.members.iter().any(|member| member.is_listed)
     }
 
     /// Reads the record of a layout in the data directory.
@@ -284,19 +316,26 @@ impl LayoutRecord {
 
     /// Writes the record. When this returns, it survives a power loss.
     pub(crate) fn save(&self, dir: &dyn Dir, name: &str) -> io::Result<()> {
-        replace_file(dir, &file_name(name), &format!("{NEW_PREFIX}{name}"), &self.encode())
+        replace_file(
+            dir,
+            &file_name(name),
+            &format!("{NEW_PREFIX}{name}"),
+            &self.encode(),
+            SyncPurpose::Layout,
+        )
     }
 }
 
 fn take_member(r: &mut Reader<'_>) -> Option<MemberRecord> {
-    let (uuid, is_in, capacity) = (r.uuid()?, r.u8()?, r.u64()?);
+    let (uuid, state, capacity) = (r.uuid()?, r.u8()?, r.u64()?);
     let (path, reason) = (r.string()?, r.string()?);
     let incoming = match r.u8()? {
         0 => None,
         1 => Some(Incoming { uuid: r.uuid()?, path: r.string()?, rebuilt: r.u64()? }),
         _ => return None,
     };
-    (is_in <= 1).then_some(MemberRecord { uuid, path, is_in: is_in == 1, capacity, reason, incoming })
+    let (is_in, is_listed) = (state == IN, state == OUT_LISTED);
+    (state <= OUT_LISTED).then_some(MemberRecord { uuid, path, is_in, is_listed, capacity, reason, incoming })
 }
 
 fn take_kind(r: &mut Reader<'_>) -> Option<LayoutKind> {
@@ -330,6 +369,7 @@ mod tests {
             uuid: Uuid::from_bytes([n; 16]),
             path: format!("/{n}"),
             is_in,
+            is_listed: false,
             capacity: 2 * UNIT,
             reason: if is_in { String::new() } else { "gone".into() },
             incoming: (!is_in).then(|| Incoming {
@@ -344,6 +384,7 @@ mod tests {
             kind: LayoutKind::Mirror,
             width: 2,
             reserve: 0,
+            stale: 0,
             members: vec![member(1, true), member(2, false)],
             spans: spread(&[2 * UNIT, 2 * UNIT], 2, super::super::member::CONTENT_START),
         }
@@ -412,6 +453,30 @@ mod tests {
         assert_eq!(LayoutRecord::decode(&bytes), Some(mirror));
         let too_much = LayoutRecord { reserve: 2, ..rows };
         assert_eq!(LayoutRecord::decode(&too_much.encode()), None);
+    }
+
+    #[test]
+    fn golden_bytes_of_a_list() {
+        let listed = |mut record: LayoutRecord| {
+            record.members[1].is_listed = true;
+            record.members[1].is_in = false;
+            record.stale = 0x0102;
+            record
+        };
+        for (record, tail) in [(record(), [0, 0, 0]), (of_rows(), [1, 16, 0])] {
+            let record = listed(record);
+            let bytes = record.encode();
+            let (state, end) = (46 + 32 + 16, bytes.len() - 11);
+            assert_eq!((bytes[12], bytes[state]), (4, 2));
+            assert_eq!(bytes[end..], [&tail[..], &[2, 1, 0, 0, 0, 0, 0, 0]].concat());
+            assert_eq!(LayoutRecord::decode(&bytes), Some(record.clone()));
+            let bad: [fn(&mut LayoutRecord); 2] = [|r| r.stale = 0, |r| r.members[1].is_listed = false];
+            for change in bad {
+                let mut record = record.clone();
+                change(&mut record);
+                assert_eq!(LayoutRecord::decode(&record.encode()), None);
+            }
+        }
     }
 
     #[test]

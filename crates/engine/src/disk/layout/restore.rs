@@ -4,6 +4,7 @@
 use super::member::read_record;
 use super::raid5;
 use super::record::{LayoutKind, LayoutRecord, file_name};
+use super::returning::forget_stale;
 use crate::disk::{Dir, OpenMode};
 use std::io;
 
@@ -16,7 +17,10 @@ pub(crate) fn restore(dir: &dyn Dir, name: &str, backup: &LayoutRecord) -> io::R
     let names = dir.list()?;
     let lacks_record = !names.contains(&file_name(name));
     if lacks_record {
-        newest(dir, backup).save(dir, name)?;
+        // A list of stale regions that is there may be of another time.
+        let mut record = newest(dir, backup);
+        forget_stale(&mut record);
+        record.save(dir, name)?;
     }
     let record = LayoutRecord::load(dir, name)?;
     let LayoutKind::Raid5 { .. } = record.kind else { return Ok(lacks_record) };

@@ -218,7 +218,7 @@ fn load(dir: &dyn Dir) -> io::Result<Vec<(Uuid, String)>> {
 }
 
 fn save(dir: &dyn Dir, spares: &[Spare]) -> io::Result<()> {
-    replace_file(dir, FILE, NEW_FILE, &encode(spares))
+    replace_file(dir, FILE, NEW_FILE, &encode(spares), SyncPurpose::Layout)
 }
 
 #[cfg(test)]
@@ -305,6 +305,7 @@ mod tests {
             uuid: Uuid::from_u128(uuid),
             path: path.into(),
             is_in,
+            is_listed: false,
             capacity: UNIT,
             reason: String::new(),
             incoming: None,
@@ -312,7 +313,8 @@ mod tests {
         // The disk of a member that is out may have been repaired.
         let members = vec![member("disk-1", true, 7), member("disk-4", false, 8), member("b", false, 6)];
         let (kind, spans) = (LayoutKind::Mirror, Vec::new());
-        let record = LayoutRecord { uuid: layout, sequence: 1, kind, width: 2, reserve: 0, members, spans };
+        let record =
+            LayoutRecord { uuid: layout, sequence: 1, kind, width: 2, reserve: 0, stale: 0, members, spans };
         let spares = Spares::default();
         spares.open(&dir, &pool, &[record]).unwrap();
         let expected = [("disk-2", 0), ("disk-3", 0), ("disk-4", 2), ("disk-5", 0)];

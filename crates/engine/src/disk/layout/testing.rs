@@ -115,6 +115,7 @@ pub(super) fn record_of_rows() -> LayoutRecord {
         kind: LayoutKind::Raid5 { unit: 65536 },
         width: 3,
         reserve: 0,
+        stale: 0,
         members: Vec::new(),
         spans: Vec::new(),
     }

@@ -104,7 +104,7 @@ impl Cause {
             SyncPurpose::Preserve => Cause::NewSlot,
             SyncPurpose::Apply => Cause::Apply,
             SyncPurpose::Direct => Cause::Reference,
-            SyncPurpose::Label | SyncPurpose::Stamp | SyncPurpose::Layout => Cause::Open,
+            SyncPurpose::Label | SyncPurpose::Stamp | SyncPurpose::Layout | SyncPurpose::Stale => Cause::Open,
             _ => Cause::Other,
         }
     }

@@ -12,6 +12,7 @@ fn member(units: u64) -> MemberRecord {
         uuid: Uuid::nil(),
         path: String::new(),
         is_in: true,
+        is_listed: false,
         capacity: units * UNIT,
         reason: String::new(),
         incoming: None,
@@ -27,6 +28,7 @@ fn layout(sizes: &[u64], width: usize) -> LayoutRecord {
         kind: LayoutKind::Mirror,
         width,
         reserve: 0,
+        stale: 0,
         members: sizes.iter().map(|units| member(*units)).collect(),
         spans: spread(&bytes, width, CONTENT_START),
     }

@@ -68,6 +68,9 @@ impl Mirror {
         {
             self.members.target_failed(to.member, &disk, &error);
         }
+        if !wrong.is_empty() {
+            self.members.stale.note_written(at..at + buf.len() as u64);
+        }
         Ok(if wrong.is_empty() { Settled::AllRight } else { Settled::Mended })
     }
 

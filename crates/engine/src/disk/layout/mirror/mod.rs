@@ -139,6 +139,12 @@ impl Mirror {
     /// request that go there.
     pub(super) fn write_each(&self, at: u64, len: usize, write: WriteCopy<'_>) -> io::Result<()> {
         let _shared = self.shared(at, len as u64);
+        let done = self.write_pieces(at, len, write);
+        self.members.stale.note_written(at..at.saturating_add(len as u64));
+        done
+    }
+
+    fn write_pieces(&self, at: u64, len: usize, write: WriteCopy<'_>) -> io::Result<()> {
         let places = self.places.load();
         for piece in Self::pieces(&places, at, len)? {
             let (mut is_written, mut failed) = (false, Vec::new());
@@ -174,6 +180,8 @@ impl Mirror {
         change: &dyn Fn(&dyn Disk, u64, u64) -> io::Result<()>,
     ) -> io::Result<()> {
         let _shared = self.shared(at, len);
+        // A member that comes back gets the space, too.
+        self.members.stale.note_written(at..at.saturating_add(len));
         let places = self.places.load();
         for piece in Self::pieces(&places, at, len as usize)? {
             let (mut is_done, mut failed) = (false, Vec::new());

@@ -143,7 +143,7 @@ impl Mirror {
     pub(crate) fn note_rebuilt(&self, begun: u64, to: u64) -> io::Result<()> {
         self.members.sync_incoming()?;
         // No write is between the old disk and the new one.
-        self.while_alone(|| self.members.note_rebuilt(begun, to))
+        self.while_alone(|| self.members.note_rebuilt(begun, to)).map(drop)
     }
 
     /// Begins to rebuild a member onto a disk, whose header is written.

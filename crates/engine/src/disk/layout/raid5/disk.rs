@@ -51,6 +51,8 @@ impl Disk for Raid5 {
         self.check_end(offset, usize::try_from(len).unwrap_or(usize::MAX))?;
         self.punches.forget(&self.rows.range_of_rows(offset..offset + len));
         let lines = self.rows.lines_of(offset..offset + len);
+        // A member that comes back gets the space, too.
+        self.note_written(lines.clone());
         let mut from = lines.start;
         while from < lines.end {
             let to = lines.end.min(self.rows.end_of_row(from));

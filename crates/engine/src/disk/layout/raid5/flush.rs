@@ -152,11 +152,24 @@ impl Raid5 {
             log.append(&logged)?;
         }
         drop(logged);
+        self.list_lines_without_entry(&lines)?;
         for some in lines.chunks(LINES_WRITTEN) {
             self.write_lines(some)?;
         }
         // The next entry replaces this one, so these lines must be durable before it is written.
         self.members.sync_all(purpose)
+    }
+
+    /// Lists the lines that no entry of the log names, durably, before they are written. Their
+    /// parity is on a member that is out. If a crash comes before the sync behind the writes, the
+    /// next opening can't know that the disk of that member has a parity of other blocks.
+    fn list_lines_without_entry(&self, lines: &[Line<'_>]) -> io::Result<()> {
+        let mut without = lines.iter().filter(|line| line.parity.is_none()).peekable();
+        if without.peek().is_none() {
+            return Ok(());
+        }
+        without.for_each(|line| self.note_written(line.number..line.number + 1));
+        self.members.store()
     }
 
     /// Chooses what the new parity of a line is computed from.
@@ -363,7 +376,9 @@ impl Raid5 {
                 outgoing.extend(self.to_target(line.number, *column, content));
             }
         }
-        self.write_out(outgoing)
+        let done = self.write_out(outgoing);
+        lines.iter().for_each(|line| self.note_written(line.number..line.number + 1));
+        done
     }
 
     /// Returns the write of a block to the place that it moves to.

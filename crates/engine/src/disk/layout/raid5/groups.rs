@@ -22,7 +22,7 @@ use crate::codec::{Reader, Writer, crc32c};
 use crate::disk::layout::record::LayoutRecord;
 use crate::disk::layout::replace_file;
 use crate::disk::layout::spans::CopiedSpan;
-use crate::disk::{Dir, OpenMode};
+use crate::disk::{Dir, OpenMode, SyncPurpose};
 use parking_lot::RwLock;
 use std::io;
 use uuid::Uuid;
@@ -78,7 +78,8 @@ fn decode(bytes: &[u8], layout: &Uuid, number: usize) -> Option<Vec<bool>> {
 
 /// Writes the list. When this returns, it survives a power loss.
 fn save(dir: &dyn Dir, name: &str, layout: &Uuid, groups: &[bool]) -> io::Result<()> {
-    replace_file(dir, &file_name(name), &format!("{NEW_PREFIX}{name}"), &encode(layout, groups))
+    let new = format!("{NEW_PREFIX}{name}");
+    replace_file(dir, &file_name(name), &new, &encode(layout, groups), SyncPurpose::Layout)
 }
 
 /// Makes the list of a new layout. `is_consistent` says what is known of all lines.
@@ -143,6 +144,11 @@ impl Groups {
         Ok(())
     }
 
+    /// Returns what would be known after a change.
+    pub(super) fn known(&self, change: impl Fn(u64, bool) -> bool) -> Vec<bool> {
+        self.consistent.read().iter().zip(0..).map(|(bit, group)| change(group, *bit)).collect()
+    }
+
     /// Changes what is known, durably.
     pub(super) fn change(
         &self,
@@ -150,8 +156,7 @@ impl Groups {
         name: &str,
         change: impl Fn(u64, bool) -> bool,
     ) -> io::Result<()> {
-        let new: Vec<bool> =
-            self.consistent.read().iter().zip(0..).map(|(bit, group)| change(group, *bit)).collect();
+        let new = self.known(change);
         save(dir, name, &self.layout, &new)?;
         *self.consistent.write() = new;
         Ok(())

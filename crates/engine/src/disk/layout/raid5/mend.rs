@@ -120,8 +120,11 @@ impl Raid5 {
         let mut parity = zeros();
         for column in 0..self.rows.width() {
             let (place, disk) = self.stored(line, column);
-            // The rebuild of a member that is out makes the line consistent.
-            let Some(disk) = disk else { return Ok(false) };
+            let Some(disk) = disk else {
+                // It has its turn again when all members are in.
+                self.suspect(line);
+                return Ok(false);
+            };
             let mut content = zeros();
             disk.0.read_direct(&mut content[..], place.offset)?;
             add(&mut sum[..], &content[..]);

@@ -117,6 +117,11 @@ fn add(sum: &mut [u8], bytes: &[u8]) {
     }
 }
 
+/// Returns the range of the spans that lines have.
+fn spans_of(lines: &std::ops::Range<u64>) -> std::ops::Range<u64> {
+    lines.start * BLOCK as u64..lines.end * BLOCK as u64
+}
+
 impl Raid5 {
     /// Opens a RAID-5. Settles what a crash may have left half written.
     pub(super) fn new(members: Members, mode: OpenMode) -> io::Result<Raid5> {
@@ -161,6 +166,11 @@ impl Raid5 {
         let _log = self.log.lock();
         let _alone = self.lines.write();
         act()
+    }
+
+    /// Notes that lines were written.
+    fn note_written(&self, lines: std::ops::Range<u64>) {
+        self.members.stale.note_written(spans_of(&lines));
     }
 
     /// Returns where a block of a line is.

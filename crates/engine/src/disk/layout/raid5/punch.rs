@@ -136,7 +136,9 @@ impl Raid5 {
         log.append(&lines.clone().map(logged).collect::<Vec<_>>())?;
         let are_zeros = {
             let _alone = self.lines.write();
-            self.zero_places(&lines)?
+            let done = self.zero_places(&lines);
+            self.note_written(lines.clone());
+            done?
         };
         // The next entry replaces this one, so these lines must be durable before it is written.
         self.members.sync_all(SyncPurpose::Parity)?;

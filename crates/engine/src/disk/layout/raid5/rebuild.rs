@@ -1,8 +1,8 @@
 //! The rebuild of members: a disk gets what the member has, or what follows from the others.
 
-use super::Raid5;
 use super::groups::GROUP;
 use super::rows::{BLOCK, Rows};
+use super::{Raid5, spans_of};
 use crate::disk::layout::IsRight;
 use crate::disk::layout::record::{Incoming, LayoutRecord};
 use crate::disk::{Disk, is_unreadable};
@@ -21,6 +21,9 @@ const LINES: u64 = 256;
 pub(super) struct Copied {
     begun: u64,
     groups: BTreeSet<u64>,
+    /// Those that needed no copy when it was their turn: the disks that come back have them, and
+    /// all that is written later.
+    kept: BTreeSet<u64>,
 }
 
 impl Raid5 {
@@ -41,27 +44,60 @@ impl Raid5 {
         }
         let lines = self.rows.lines_of(at..end);
         let is_right = |place: u64, block: &[u8]| !(at..end).contains(&place) || is_right(place, block);
+        let only_return = self.members.only_return();
         for group in lines.start / GROUP..lines.end.div_ceil(GROUP) {
             let begun = self.members.begun.load(Ordering::SeqCst);
             if self.is_copied(begun, group) {
+                continue;
+            }
+            if only_return && !self.is_group_stale(group) {
+                self.note_copied(begun, |copied| copied.kept.insert(group));
                 continue;
             }
             let behind = ((group + 1) * GROUP).min(self.number_of_lines());
             for from in (group * GROUP..behind).step_by(LINES as usize) {
                 self.copy_lines(from..behind.min(from + LINES), &is_right, &mut unreadable)?;
             }
-            let mut copied = self.copied.lock();
-            if copied.begun != begun {
-                *copied = Copied { begun, groups: BTreeSet::new() };
-            }
-            copied.groups.insert(group);
+            self.note_copied(begun, |copied| copied.groups.insert(group));
         }
         Ok(unreadable)
+    }
+
+    fn note_copied(&self, begun: u64, note: impl FnOnce(&mut Copied) -> bool) {
+        let mut copied = self.copied.lock();
+        if copied.begun != begun {
+            *copied = Copied { begun, ..Copied::default() };
+        }
+        note(&mut copied);
+    }
+
+    fn is_group_stale(&self, group: u64) -> bool {
+        self.members.stale.first_in(spans_of(&(group * GROUP..(group + 1) * GROUP))).is_some()
+    }
+
+    /// Returns whether a group is stale that has lines with a part of a range of the content.
+    /// Those that are not are kept.
+    pub(in crate::disk::layout) fn is_stale(&self, range: &Range<u64>) -> bool {
+        let lines = self.rows.lines_of(range.clone());
+        let begun = self.members.begun.load(Ordering::SeqCst);
+        let mut is_stale = false;
+        for group in lines.start / GROUP..lines.end.div_ceil(GROUP) {
+            match self.is_group_stale(group) {
+                true => is_stale = true,
+                false => self.note_copied(begun, |copied| copied.kept.insert(group)),
+            }
+        }
+        is_stale
     }
 
     fn is_copied(&self, begun: u64, group: u64) -> bool {
         let copied = self.copied.lock();
         copied.begun == begun && copied.groups.contains(&group)
+    }
+
+    fn is_kept(&self, begun: u64, group: u64) -> bool {
+        let copied = self.copied.lock();
+        copied.begun == begun && copied.kept.contains(&group)
     }
 
     fn copy_lines(
@@ -165,14 +201,25 @@ impl Raid5 {
         // No flush is between the old disk and the new one.
         let _log = self.log.lock();
         let _alone = self.lines.write();
-        if to >= self.content_len() && self.members.begun.load(Ordering::SeqCst) == begun {
-            self.forget_groups(begun)?;
+        let is_end = to >= self.content_len() && self.members.begun.load(Ordering::SeqCst) == begun;
+        let are_consistent = if is_end { self.groups_then(begun) } else { Vec::new() };
+        let (dir, name) = (&*self.members.dir, &self.members.name);
+        let is_known = |group: u64| are_consistent.get(group as usize).copied().unwrap_or(false);
+        if is_end {
+            self.groups.change(dir, name, |group, was_consistent| was_consistent && is_known(group))?;
         }
-        self.members.note_rebuilt(begun, to)
+        // What is known only because of the new disk counts when the record has the disk. Until
+        // then the rebuild may end, and another disk may take its place.
+        if self.members.note_rebuilt(begun, to)? && is_end {
+            // Without it, nothing is known of them.
+            let _ = self.groups.change(dir, name, |group, _| is_known(group));
+        }
+        Ok(())
     }
 
-    /// Forgets that groups are consistent, unless they were copied as a whole, or need no copy.
-    fn forget_groups(&self, begun: u64) -> io::Result<()> {
+    /// Returns which groups are consistent when the disks have become members: those that were
+    /// copied as a whole, or need no copy.
+    fn groups_then(&self, begun: u64) -> Vec<bool> {
         let record = self.members.record();
         let rebuilt: Vec<(usize, bool)> = record
             .members
@@ -182,11 +229,15 @@ impl Raid5 {
             .map(|(number, of)| (number, of.is_in))
             .collect();
         let places = self.places.load();
-        self.groups.change(&*self.members.dir, &self.members.name, |group, was_consistent| {
+        let only_return = self.members.only_return();
+        self.groups.known(|group, was_consistent| {
             let lines = group * GROUP..((group + 1) * GROUP).min(Rows::lines(&places));
             let is_here = |(member, _): &&(usize, bool)| Rows::is_on(&places, lines.clone(), *member);
             let mut here = rebuilt.iter().filter(is_here).peekable();
             if here.peek().is_none() {
+                return was_consistent;
+            }
+            if only_return && (self.is_kept(begun, group) || !self.is_group_stale(group)) {
                 return was_consistent;
             }
             // What follows from the others agrees with them.

@@ -35,6 +35,8 @@ impl Raid5 {
                 return Err(io::Error::new(io::ErrorKind::InvalidData, text));
             }
             fixes.extend(self.fix_of(line)?);
+            // A member that is missing may have none of the entry, also if the others have all.
+            self.note_written(line.line..line.line + 1);
         }
         if !self.members.writable {
             let fixes = fixes.into_iter().map(|(line, column, content)| ((column, line), content));
@@ -51,6 +53,10 @@ impl Raid5 {
             // say that they are out, which this sync sees to, before the entry counts no more.
             self.members.sync_all(SyncPurpose::Parity)?;
             self.log.get_mut().end_entry()?;
+        } else if !lines.is_empty() {
+            // Only the page cache may have them. They must be durable before the next entry takes
+            // the place of this one.
+            self.members.sync_active(SyncPurpose::Parity)?;
         }
         for line in lines {
             self.refresh_incoming(line.line)?;
@@ -117,11 +123,14 @@ impl Raid5 {
     /// moves.
     pub(super) fn write_block(&self, line: u64, column: usize, content: &[u8]) -> io::Result<()> {
         let place = self.place(line, column);
+        let mut done = Ok(());
         for (_, disk) in self.members.written(place.member) {
             if let Err(error) = disk.0.write_at(content, place.offset) {
-                self.members.lose(place.member, &disk, &error)?;
+                done = done.and(self.members.lose(place.member, &disk, &error));
             }
         }
+        self.note_written(line..line + 1);
+        done?;
         if let Some((to, disk)) = self.target(line, column)
             && let Err(error) = disk.0.write_at(content, to.offset)
         {

@@ -358,8 +358,16 @@ fn the_room_of_an_entry_is_part_of_the_format() {
         let members = vec![];
         let spans = spread(&[mib * UNIT; 3], 3, CONTENT_START);
         let kind = LayoutKind::Raid5 { unit: 65536 };
-        let record =
-            LayoutRecord { uuid: Uuid::nil(), sequence: 1, kind, width: 3, reserve: 0, members, spans };
+        let record = LayoutRecord {
+            uuid: Uuid::nil(),
+            sequence: 1,
+            kind,
+            width: 3,
+            reserve: 0,
+            stale: 0,
+            members,
+            spans,
+        };
         assert_eq!(super::room(&record), blocks, "{mib} MiB");
     }
 }
