@@ -108,7 +108,7 @@ pub struct Member {
     /// it has everything.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub onto: Option<String>,
-    /// Byte of the content up to which the disk has the content, as it was last stored.
+    /// Byte of the content up to which the disk has the content.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rebuilt: Option<u64>,
 }

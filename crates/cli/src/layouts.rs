@@ -296,7 +296,7 @@ fn rows(layout: &PvLayout, size: Option<u64>) -> Vec<Row> {
             (_, Some(onto)) => {
                 let part = member.rebuilt.zip(size).filter(|(_, size)| *size > 0);
                 let part = part
-                    .map(|(done, size)| format!(", {} % stored", u128::from(done) * 100 / u128::from(size)));
+                    .map(|(done, size)| format!(", {} % done", u128::from(done) * 100 / u128::from(size)));
                 format!("rebuilt onto {onto}{}", part.unwrap_or_default())
             }
             (MemberState::Out, None) if member.content == 0 => {
@@ -367,7 +367,7 @@ mod tests {
         };
         let all = rows(&layout, Some(1 << 30));
         let shown: Vec<_> = all.iter().map(|r| (&r.layout[..], r.state, &r.note[..])).collect();
-        let rebuilt = "rebuilt onto d, 50 % stored";
+        let rebuilt = "rebuilt onto d, 50 % done";
         assert_eq!(
             shown,
             [

@@ -137,7 +137,7 @@ function Members({ layout, size }: { layout: PvLayout; size: number }) {
           {member.state === 'out' && <Badge tone="full">out</Badge>}
           {member.onto && (
             <Badge tone="b">
-              rebuilt onto {member.onto}, {percent(member.rebuilt ?? 0, size)} stored
+              rebuilt onto {member.onto}, {percent(member.rebuilt ?? 0, size)} done
             </Badge>
           )}
           {member.state === 'out' && (

@@ -5,12 +5,20 @@ use std::collections::BTreeMap;
 /// Nanoseconds until a rebuild that could not go on is tried again.
 const WAIT: u64 = 10_000_000_000;
 
+/// Nanoseconds of urgent work for each nanosecond of a rebuild, at most. Under writes that never end
+/// a rebuild would have to wait for ever, and so would the redundancy.
+const OTHERS: u64 = 9;
+/// Nanoseconds that a step counts at least.
+const LEAST_STEP: u64 = 5_000_000;
+
 /// How far rebuilds have come, in memory.
 #[derive(Default)]
 pub(crate) struct Rebuilds {
     positions: BTreeMap<u32, Position>,
     /// Whether rebuilds had the last turn.
     turn: bool,
+    /// Time from which on a step comes before other work, although that is urgent.
+    owed_from: u64,
     /// Times since which members are known to be out: (physical volume, member).
     out: BTreeMap<(u32, usize), u64>,
 }
@@ -31,6 +39,18 @@ impl Rebuilds {
     pub(crate) fn turn(&mut self) -> bool {
         self.turn = !self.turn;
         self.turn
+    }
+
+    /// Returns whether a step comes before other work now.
+    pub(crate) fn is_owed(&self, now: u64) -> bool {
+        now >= self.owed_from
+    }
+
+    /// Notes a step that came before other work, or that there was none. The next one comes when
+    /// other work had nine times as long.
+    pub(crate) fn pay(&mut self, began: u64, now: u64) {
+        let took = now.saturating_sub(began).max(LEAST_STEP);
+        self.owed_from = now.saturating_add(OTHERS * took);
     }
 
     pub(crate) fn position(&self, pv: u32, begun: u64, stored: u64) -> u64 {
@@ -74,6 +94,16 @@ impl Rebuilds {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_step_is_owed_after_nine_times_as_long() {
+        let mut rebuilds = Rebuilds::default();
+        assert!(rebuilds.is_owed(0));
+        rebuilds.pay(100_000_000, 110_000_000);
+        assert!(!rebuilds.is_owed(199_999_999) && rebuilds.is_owed(200_000_000));
+        rebuilds.pay(200_000_000, 200_000_000);
+        assert!(!rebuilds.is_owed(244_999_999) && rebuilds.is_owed(245_000_000));
+    }
 
     #[test]
     fn a_member_is_out_since_it_was_seen_first() {

@@ -52,6 +52,6 @@ pub struct MemberInfo {
     /// when it comes back. `None`: that is not known, or the member is in.
     pub changed: Option<u64>,
     /// The disk that the member is rebuilt onto, and the byte of the content up to which it has the
-    /// content, as it was last stored.
+    /// content. After a restart the rebuild continues where that was last stored.
     pub incoming: Option<(String, u64)>,
 }

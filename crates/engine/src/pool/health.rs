@@ -85,7 +85,7 @@ impl Pool {
                 let next = match &member.incoming {
                     Some((path, rebuilt)) => {
                         let percent = u128::from(*rebuilt) * 100 / u128::from(pv.size.max(1));
-                        format!("it is rebuilt onto {path}, {percent} % was stored")
+                        format!("it is rebuilt onto {path}, {percent} % is done")
                     }
                     None if self.core.spares.is_any_fitting(member.size)
                         && self.core.options.spare_after.is_some() =>

@@ -31,7 +31,7 @@ pub(super) fn layout_info(disk: &dyn Disk, extent_size: u64) -> Option<LayoutInf
         is_in: of.is_in,
         reason: of.reason.clone(),
         changed: of.is_listed.then(|| members.stale_of(&record, number)),
-        incoming: of.incoming.as_ref().map(|new| (new.path.clone(), new.rebuilt)),
+        incoming: of.incoming.as_ref().map(|new| (new.path.clone(), new.rebuilt.max(members.copied()))),
     };
     Some(LayoutInfo {
         name: members.name().to_owned(),

@@ -59,6 +59,9 @@ impl Pool {
             state.sorted = true;
             return Ok(Progress::Worked);
         }
+        if may_tidy && passing(self.destager.rebuild_owed(state), false)? {
+            return Ok(Progress::Worked);
+        }
         if self.wants_destage(state) && self.destager.retry_destage(state)? {
             self.destager.owe_freeing(state);
             return Ok(Progress::Worked);

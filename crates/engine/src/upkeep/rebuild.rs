@@ -68,6 +68,24 @@ impl Destager {
         Ok(false)
     }
 
+    /// Takes a step of a rebuild, or of taking over, before other work that is urgent. A tenth of
+    /// the time is for that. Returns whether it did something.
+    pub(crate) fn rebuild_owed(&self, state: &mut BackgroundState) -> Result<bool> {
+        let now = self.core.world.clock.monotonic();
+        if !state.rebuilds.is_owed(now) {
+            return Ok(false);
+        }
+        let is_exposed = |layout: DiskLayout<'_>| {
+            let members = layout.members();
+            members.rebuilt().is_some() || members.takes_over()
+        };
+        let mut pvs = self.held_pvs().into_iter();
+        let worked =
+            pvs.any(|pv| pv.disk.as_layout().is_some_and(is_exposed)) && self.rebuild_members(state)?;
+        state.rebuilds.pay(now, self.core.world.clock.monotonic());
+        Ok(worked)
+    }
+
     /// Returns which of the members that are out have been so for long enough, those first that are
     /// out for the longest time.
     fn given_up(&self, state: &mut BackgroundState, pv: &Pv, out: &[(usize, u64)], now: u64) -> Vec<usize> {
@@ -224,6 +242,7 @@ impl Destager {
         }
         let end = next.end;
         self.copy_on_layout(state, pv, begun, next)?;
+        layout.members().note_copied(begun, end);
         if end - stored >= STORED_AFTER {
             layout.note_rebuilt(begun, end).map_err(failed)?;
         }

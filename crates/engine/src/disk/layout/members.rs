@@ -59,6 +59,8 @@ pub(crate) struct Members {
     /// Number of rebuilds and moves of places that began, and of lists of stale regions that were
     /// forgotten. What was copied before the last of them is not on its disk.
     pub(super) begun: AtomicU64,
+    /// Up to where a rebuild has copied, and the number of those that had begun with it.
+    copied: Mutex<(u64, u64)>,
     /// Whether the members take over what one had that is out.
     pub(super) takes_over: AtomicBool,
     /// Sequence number of the last record that had nothing to gain.
@@ -182,6 +184,7 @@ impl Members {
             // A list that one opening has added to is no longer that of the record before it.
             unsaved: AtomicBool::new(!is_known || has_list),
             begun: AtomicU64::new(0),
+            copied: Mutex::default(),
             takes_over: AtomicBool::new(false),
             grown: AtomicU64::new(0),
             moving: Mutex::default(),
@@ -543,6 +546,18 @@ impl Members {
         let rebuilt =
             record.members.iter().filter_map(|of| of.incoming.as_ref()).map(|new| new.rebuilt).min()?;
         Some((self.begun.load(Ordering::SeqCst), rebuilt))
+    }
+
+    /// Notes up to where the content was copied since so many rebuilds had begun. Nothing relies on
+    /// it.
+    pub(crate) fn note_copied(&self, begun: u64, to: u64) {
+        *self.copied.lock() = (begun, to);
+    }
+
+    /// Returns up to where the rebuild that is under way has copied, as far as this opening knows.
+    pub(crate) fn copied(&self) -> u64 {
+        let (begun, to) = *self.copied.lock();
+        if begun == self.begun.load(Ordering::SeqCst) { to } else { 0 }
     }
 
     /// Syncs the disks that members are rebuilt onto.

@@ -17,7 +17,7 @@
 //! | 16..32 | UUID of the layout |
 //! | 32..40 | number of the list: the record of the layout names the one that counts |
 //! | 40..44 | log2 of the number of bytes of a region |
-//! | 44.. | 262,144 bits, the lowest one first. Region *n* has bit *n* modulo their number |
+//! | 44.. | 2,097,152 bits, the lowest one first. Region *n* has bit *n* modulo their number |
 
 use super::record::LayoutRecord;
 use super::replace_file;
@@ -34,7 +34,7 @@ use uuid::Uuid;
 const MAGIC: &[u8; 8] = b"HCSTALES";
 const VERSION: u32 = 1;
 /// Number of bits.
-const BITS: u64 = 1 << 18;
+const BITS: u64 = 1 << 21;
 const WORDS: usize = (BITS / 64) as usize;
 /// Bytes of the file before the bits.
 const HEAD: usize = 44;
