@@ -8,8 +8,9 @@ const WAIT: u64 = 10_000_000_000;
 /// Nanoseconds of urgent work for each nanosecond of a rebuild, at most. Under writes that never end
 /// a rebuild would have to wait for ever, and so would the redundancy.
 const OTHERS: u64 = 9;
-/// Nanoseconds that a step counts at least.
-const LEAST_STEP: u64 = 5_000_000;
+/// Nanoseconds for which steps come before other work at least, and at most, at once.
+const LEAST_OWED: u64 = 5_000_000;
+const MOST_OWED: u64 = 100_000_000;
 
 /// How far rebuilds have come, in memory.
 #[derive(Default)]
@@ -17,8 +18,8 @@ pub(crate) struct Rebuilds {
     positions: BTreeMap<u32, Position>,
     /// Whether rebuilds had the last turn.
     turn: bool,
-    /// Time from which on a step comes before other work, although that is urgent.
-    owed_from: u64,
+    /// When steps came before other work last, although that was urgent.
+    paid_at: u64,
     /// Times since which members are known to be out: (physical volume, member).
     out: BTreeMap<(u32, usize), u64>,
 }
@@ -41,16 +42,15 @@ impl Rebuilds {
         self.turn
     }
 
-    /// Returns whether a step comes before other work now.
-    pub(crate) fn is_owed(&self, now: u64) -> bool {
-        now >= self.owed_from
+    /// Returns for how many nanoseconds steps come before other work now. 0: for none.
+    pub(crate) fn owed(&self, now: u64) -> u64 {
+        let owed = now.saturating_sub(self.paid_at) / OTHERS;
+        if owed < LEAST_OWED { 0 } else { owed.min(MOST_OWED) }
     }
 
-    /// Notes a step that came before other work, or that there was none. The next one comes when
-    /// other work had nine times as long.
-    pub(crate) fn pay(&mut self, began: u64, now: u64) {
-        let took = now.saturating_sub(began).max(LEAST_STEP);
-        self.owed_from = now.saturating_add(OTHERS * took);
+    /// Notes that steps came before other work until now, or that there were none.
+    pub(crate) fn pay(&mut self, now: u64) {
+        self.paid_at = now;
     }
 
     pub(crate) fn position(&self, pv: u32, begun: u64, stored: u64) -> u64 {
@@ -96,13 +96,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_step_is_owed_after_nine_times_as_long() {
+    fn a_ninth_of_the_time_of_other_work_is_owed() {
+        const MS: u64 = 1_000_000;
         let mut rebuilds = Rebuilds::default();
-        assert!(rebuilds.is_owed(0));
-        rebuilds.pay(100_000_000, 110_000_000);
-        assert!(!rebuilds.is_owed(199_999_999) && rebuilds.is_owed(200_000_000));
-        rebuilds.pay(200_000_000, 200_000_000);
-        assert!(!rebuilds.is_owed(244_999_999) && rebuilds.is_owed(245_000_000));
+        rebuilds.pay(100 * MS);
+        let owed = [144, 145, 190, 1000, 9000].map(|now| rebuilds.owed(now * MS) / MS);
+        assert_eq!(owed, [0, 5, 10, 100, 100]);
     }
 
     #[test]

@@ -68,22 +68,33 @@ impl Destager {
         Ok(false)
     }
 
-    /// Takes a step of a rebuild, or of taking over, before other work that is urgent. A tenth of
-    /// the time is for that. Returns whether it did something.
+    /// Takes steps of a rebuild, or of taking over, before other work that is urgent. A tenth of the
+    /// time is for that. Returns whether it did something.
     pub(crate) fn rebuild_owed(&self, state: &mut BackgroundState) -> Result<bool> {
-        let now = self.core.world.clock.monotonic();
-        if !state.rebuilds.is_owed(now) {
+        let clock = &self.core.world.clock;
+        let began = clock.monotonic();
+        let owed = state.rebuilds.owed(began);
+        if owed == 0 {
             return Ok(false);
         }
         let is_exposed = |layout: DiskLayout<'_>| {
             let members = layout.members();
             members.rebuilt().is_some() || members.takes_over()
         };
-        let mut pvs = self.held_pvs().into_iter();
-        let worked =
-            pvs.any(|pv| pv.disk.as_layout().is_some_and(is_exposed)) && self.rebuild_members(state)?;
-        state.rebuilds.pay(now, self.core.world.clock.monotonic());
-        Ok(worked)
+        let is_wanted = self.held_pvs().iter().any(|pv| pv.disk.as_layout().is_some_and(is_exposed));
+        let mut worked = Ok(false);
+        while is_wanted && clock.monotonic().saturating_sub(began) < owed {
+            match self.rebuild_members(state) {
+                Ok(true) => worked = Ok(true),
+                Ok(false) => break,
+                Err(error) => {
+                    worked = Err(error);
+                    break;
+                }
+            }
+        }
+        state.rebuilds.pay(clock.monotonic());
+        worked
     }
 
     /// Returns which of the members that are out have been so for long enough, those first that are
