@@ -68,8 +68,8 @@ impl Destager {
         Ok(false)
     }
 
-    /// Takes steps of a rebuild, or of taking over, before other work that is urgent. A tenth of the
-    /// time is for that. Returns whether it did something.
+    /// Takes steps of a rebuild, of taking over or of growing, before other work that is urgent. A
+    /// tenth of the time is for that. Returns whether it did something.
     pub(crate) fn rebuild_owed(&self, state: &mut BackgroundState) -> Result<bool> {
         let clock = &self.core.world.clock;
         let began = clock.monotonic();
@@ -77,13 +77,9 @@ impl Destager {
         if owed == 0 {
             return Ok(false);
         }
-        let is_exposed = |layout: DiskLayout<'_>| {
-            let members = layout.members();
-            members.rebuilt().is_some() || members.takes_over()
-        };
-        let is_wanted = self.held_pvs().iter().any(|pv| pv.disk.as_layout().is_some_and(is_exposed));
+        let has_layouts = self.held_pvs().iter().any(|pv| pv.disk.as_layout().is_some());
         let mut worked = Ok(false);
-        while is_wanted && clock.monotonic().saturating_sub(began) < owed {
+        while has_layouts && clock.monotonic().saturating_sub(began) < owed {
             match self.rebuild_members(state) {
                 Ok(true) => worked = Ok(true),
                 Ok(false) => break,
