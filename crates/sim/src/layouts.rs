@@ -334,13 +334,13 @@ impl Run {
         }
         self.dir.clear_faults();
         let pool = self.pool()?;
-        let is_rebuilt = !self.weak_is_bad
-            && pool
-                .pvs()
-                .iter()
-                .filter_map(|pv| pv.layout.as_ref())
-                .any(|layout| layout.members.iter().any(|member| member.incoming.is_some()));
-        if !is_rebuilt && self.plan.grows && self.rand.percent(40) && self.replace_member()? {
+        let any_is_rebuilt = pool
+            .pvs()
+            .iter()
+            .filter_map(|pv| pv.layout.as_ref())
+            .any(|layout| layout.members.iter().any(|member| member.incoming.is_some()));
+        let is_rebuilt = any_is_rebuilt && !self.weak_is_bad;
+        if !any_is_rebuilt && self.plan.grows && self.rand.percent(40) && self.replace_member()? {
             return Ok(());
         }
         if !is_rebuilt {

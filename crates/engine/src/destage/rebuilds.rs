@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 /// Nanoseconds until a rebuild that could not go on is tried again.
 const WAIT: u64 = 10_000_000_000;
 
-/// Nanoseconds of urgent work for each nanosecond of a rebuild, at most. Under writes that never end
-/// a rebuild would have to wait for ever, and so would the redundancy.
+/// Nanoseconds of urgent work for each nanosecond of a rebuild, at most. Under writes that never
+/// end a rebuild would have to wait for ever, and so would the redundancy.
 const OTHERS: u64 = 9;
 /// Nanoseconds for which steps come before other work at least, and at most, at once.
 const LEAST_OWED: u64 = 5_000_000;

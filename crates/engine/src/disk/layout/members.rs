@@ -170,10 +170,6 @@ impl Members {
         let has_list = record.stale != 0;
         let (stale, is_known) = StaleRegions::load(&**dir, name, &record);
         if !is_known {
-            tracing::warn!(
-                layout = name,
-                "the list of stale regions is missing or damaged; a member that comes back gets all content"
-            );
             forget_stale(&mut record);
         }
         let members = Members {

@@ -173,6 +173,12 @@ impl StaleRegions {
         let known = if counts { stored().ok() } else { None };
         let known = known.and_then(|bytes| decode(&bytes, &record.uuid, record.stale));
         let is_known = known.is_some();
+        if counts && !is_known {
+            tracing::warn!(
+                layout = name,
+                "the list of stale regions is missing or damaged; a member that comes back gets all content"
+            );
+        }
         let (region_log2, words) = known.unwrap_or_else(|| (region_log2_of(record), Vec::new()));
         let regions = StaleRegions {
             region_log2,
