@@ -143,6 +143,27 @@ fn a_disk_that_is_there_again_gets_only_what_changed() {
     }
 }
 
+/// Destage is due in each step of background work.
+#[test]
+fn a_rebuild_ends_while_destage_is_always_due() {
+    let site = mirrored().reopen_with(PoolOptions { lazy_turns: 0, ..PoolOptions::default() });
+    site.fill(1);
+    site.pool.put_member_out("a").unwrap();
+    site.pool.rebuild_member("a", Some(&pv("new", 34 * MIB)), None).unwrap();
+    let volume = site.open("v");
+    for n in 0.. {
+        assert!(n < 2000, "the rebuild waits for ever");
+        write(&volume, n % 8 * MIB, 1 + (n % 8) as u8, 64 * KIB);
+        site.clock.advance(SECOND / 16);
+        site.pool.maintain().unwrap();
+        if states(&site)[0] {
+            break;
+        }
+    }
+    drop(volume);
+    site.reopen_after(|dir| spoil(&*dir, "b")).assert_filled(1);
+}
+
 #[test]
 fn a_member_is_replaced_without_being_out() {
     let site = mirrored();

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 /// Nanoseconds until a rebuild that could not go on is tried again.
 const WAIT: u64 = 10_000_000_000;
 
-/// Nanoseconds of urgent work for each nanosecond of a rebuild, at most. Under writes that never
-/// end a rebuild would have to wait for ever, and so would the redundancy.
+/// Nanoseconds of urgent work for each nanosecond of a rebuild, at most. Clients that write without
+/// a pause would stop rebuilds for ever otherwise.
 const OTHERS: u64 = 9;
 /// Nanoseconds for which steps come before other work at least, and at most, at once.
 const LEAST_OWED: u64 = 5_000_000;
@@ -18,7 +18,7 @@ pub(crate) struct Rebuilds {
     positions: BTreeMap<u32, Position>,
     /// Whether rebuilds had the last turn.
     turn: bool,
-    /// When steps came before other work last, although that was urgent.
+    /// Time at which steps last came before work that is urgent.
     paid_at: u64,
     /// Times since which members are known to be out: (physical volume, member).
     out: BTreeMap<(u32, usize), u64>,
@@ -42,13 +42,13 @@ impl Rebuilds {
         self.turn
     }
 
-    /// Returns for how many nanoseconds steps come before other work now. 0: for none.
+    /// Returns the number of nanoseconds for which steps come before work that is urgent.
     pub(crate) fn owed(&self, now: u64) -> u64 {
         let owed = now.saturating_sub(self.paid_at) / OTHERS;
         if owed < LEAST_OWED { 0 } else { owed.min(MOST_OWED) }
     }
 
-    /// Notes that steps came before other work until now, or that there were none.
+    /// Notes that steps came before work that is urgent until now, or that there were no steps.
     pub(crate) fn pay(&mut self, now: u64) {
         self.paid_at = now;
     }

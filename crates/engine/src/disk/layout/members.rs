@@ -35,7 +35,8 @@ pub(super) struct Member {
     pub(super) incoming: ArcSwapOption<Opened>,
     /// Number of reads that failed since the layout was opened or the member was rebuilt.
     pub(super) read_errors: AtomicU32,
-    /// Whether some of these failed although the disk answers. It needs all its content again.
+    /// Whether some of these reads failed although the disk answers. The disk has a bad medium, and
+    /// needs all its content again.
     pub(super) is_bad: AtomicBool,
 }
 
@@ -320,7 +321,7 @@ impl Members {
             record.sequence = sequence;
         }
         if record.stale != 0 && !self.stale.is_listing() {
-            // It could not be stored either.
+            // The list could not be stored either.
             forget_stale(record);
             self.unsaved.store(true, Ordering::SeqCst);
         }
@@ -393,7 +394,8 @@ impl Members {
         self.store()
     }
 
-    /// Does the same, without the record.
+    /// Syncs all disks that writes go to. The regions that were written still count as written, and
+    /// a change of the record is not stored.
     pub(super) fn sync_active(&self, purpose: SyncPurpose) -> io::Result<()> {
         let active = self.active();
         let results: Vec<io::Result<()>> = if self.parallel && active.len() > 1 {

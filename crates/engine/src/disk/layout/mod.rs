@@ -112,10 +112,11 @@ impl<'d> DiskLayout<'d> {
     /// Returns the first part of a range of the content that has to be copied to the disks that
     /// members are rebuilt onto. A disk that comes back has what is not stale.
     pub(crate) fn first_to_copy(self, range: Range<u64>) -> Option<Range<u64>> {
-        if range.is_empty() || !self.members().only_return() {
-            return Some(range).filter(|range| !range.is_empty());
+        if range.is_empty() {
+            return None;
         }
         match self {
+            _ if !self.members().only_return() => Some(range),
             DiskLayout::Mirror(mirror) => mirror.members.stale.first_in(range),
             DiskLayout::Raid5(raid) => raid.is_stale(&range).then_some(range),
         }
@@ -140,7 +141,7 @@ impl<'d> DiskLayout<'d> {
         if new.uuid != record.members[number].uuid {
             write_header(&*new.disk, &new.uuid, &record)?;
         }
-        // One that was newer would refuse the next opening.
+        // The next opening would refuse a disk that has a newer record.
         member::write_record(&*new.disk, &record)?;
         members.set_rate(rate);
         self.begin_rebuild(number, Incoming { uuid: new.uuid, path: new.path, rebuilt: 0 }, new.disk)

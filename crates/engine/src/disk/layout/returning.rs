@@ -35,11 +35,9 @@ impl Members {
         let Err(error) = saved else { return false };
         let layout = &self.name;
         tracing::warn!(layout, %error, "what changes can't be listed; a member that comes back gets all content");
-        forget_stale(record);
-        self.begun.fetch_add(1, Ordering::SeqCst);
-        self.stale.end();
-        // A record that names a list that is not there names none. So clients need not wait for a
-        // full data directory.
+        self.forget_list(record);
+        // If the file is missing, the list does not count, whatever the stored record says. A full
+        // data directory allows the removal, so it fails no write of a client.
         let gone = stale::remove(&*self.dir, &self.name).and_then(|()| self.dir.sync(SyncPurpose::Stale));
         gone.is_err()
     }
@@ -58,10 +56,15 @@ impl Members {
         if record.stale == 0 {
             return Ok(());
         }
+        self.forget_list(record);
+        self.save(record)
+    }
+
+    fn forget_list(&self, record: &mut LayoutRecord) {
         forget_stale(record);
+        // What was copied to a disk that comes back is copied again, with all the rest.
         self.begun.fetch_add(1, Ordering::SeqCst);
         self.stale.end();
-        self.save(record)
     }
 
     /// Returns the number of bytes of a member's places that are stale.
@@ -75,7 +78,7 @@ impl Members {
     pub(super) fn end_unused_list(&self, record: &LayoutRecord) {
         if record.stale == 0 && self.writable {
             self.stale.end();
-            // One that stays does no harm: no record names it.
+            // A file that stays does no harm: no record names its list.
             let _ = stale::remove(&*self.dir, &self.name);
         }
     }

@@ -6,8 +6,8 @@
 //! sync that reached all disks: its disk may have lost those writes.
 //!
 //! The file `stale-NAME` of the data directory lists them. A sync stores it before it returns. So a
-//! crash loses only what the list has of writes that no sync had made durable. Whoever wrote relies
-//! on none of them, and writes again what it needs.
+//! crash loses only the regions of writes that no sync had made durable. The engine relies on none
+//! of these writes, and repeats those that it needs.
 //!
 //! | bytes | field |
 //! |---|---|
@@ -40,8 +40,8 @@ const WORDS: usize = (BITS / 64) as usize;
 const HEAD: usize = 44;
 /// Log2 of the number of bytes of the smallest and of the largest region.
 const REGION_LOG2: std::ops::RangeInclusive<u32> = 16..=48;
-/// The beginning of the content, which is always listed. It has labels and stamps. An opening goes
-/// by those that it reads, also if no sync had made them durable.
+/// The beginning of the content, which is always listed. It has labels and stamps. An opening
+/// believes the labels and stamps that it reads, also if no sync had made them durable.
 const BEGINNING: Range<u64> = 0..1 << 20;
 /// How the names of these files begin.
 pub(crate) const FILE_PREFIX: &str = "stale-";
@@ -49,39 +49,61 @@ pub(crate) const FILE_PREFIX: &str = "stale-";
 const NEW_PREFIX: &str = "stale-~";
 
 /// A bit for each region.
-struct Regions(Box<[AtomicU64]>);
+struct Regions {
+    words: Box<[AtomicU64]>,
+    /// A bit for each word that may have bits, so that a sync need not look at all words.
+    used: Box<[AtomicU64]>,
+}
+
+fn zeroed(words: usize) -> Box<[AtomicU64]> {
+    (0..words).map(|_| AtomicU64::new(0)).collect()
+}
 
 impl Regions {
     fn new() -> Regions {
-        Regions((0..WORDS).map(|_| AtomicU64::new(0)).collect())
+        Regions { words: zeroed(WORDS), used: zeroed(WORDS / 64) }
     }
 
-    /// Sets a bit. Returns whether it was not set.
-    fn set(&self, bit: u64) -> bool {
-        let (word, mask) = (&self.0[(bit / 64) as usize], 1 << (bit % 64));
+    fn set(&self, bit: u64) {
+        let (at, mask) = ((bit / 64) as usize, 1 << (bit % 64));
         // Most bits are set already, and reading one disturbs no other processor.
-        word.load(Ordering::SeqCst) & mask == 0 && word.fetch_or(mask, Ordering::SeqCst) & mask == 0
-    }
-
-    fn is_set(&self, bit: u64) -> bool {
-        self.0[(bit / 64) as usize].load(Ordering::SeqCst) & 1 << (bit % 64) != 0
-    }
-
-    /// Removes all bits. Returns the words that had some: (position, bits).
-    fn take(&self) -> Vec<(usize, u64)> {
-        let words = self.0.iter().enumerate();
-        let has_some = words.filter(|(_, word)| word.load(Ordering::SeqCst) != 0);
-        has_some.map(|(at, word)| (at, word.swap(0, Ordering::SeqCst))).collect()
-    }
-
-    fn add(&self, words: impl IntoIterator<Item = (usize, u64)>) {
-        for (at, bits) in words {
-            self.0[at].fetch_or(bits, Ordering::SeqCst);
+        if self.words[at].load(Ordering::SeqCst) & mask == 0 {
+            self.add([(at, mask)]);
         }
     }
 
+    fn is_set(&self, bit: u64) -> bool {
+        self.words[(bit / 64) as usize].load(Ordering::SeqCst) & 1 << (bit % 64) != 0
+    }
+
+    /// Adds bits of words: (position, bits).
+    fn add(&self, words: impl IntoIterator<Item = (usize, u64)>) {
+        for (at, bits) in words.into_iter().filter(|(_, bits)| *bits != 0) {
+            self.words[at].fetch_or(bits, Ordering::SeqCst);
+            self.used[at / 64].fetch_or(1 << (at % 64), Ordering::SeqCst);
+        }
+    }
+
+    /// Removes the bits, and returns the words that had some: (position, bits). A bit that is added
+    /// meanwhile may stay.
+    fn take(&self) -> Vec<(usize, u64)> {
+        let mut taken = Vec::new();
+        for (n, used) in self.used.iter().enumerate() {
+            if used.load(Ordering::SeqCst) == 0 {
+                continue;
+            }
+            let mut left = used.swap(0, Ordering::SeqCst);
+            while left != 0 {
+                let at = n * 64 + left.trailing_zeros() as usize;
+                taken.push((at, self.words[at].swap(0, Ordering::SeqCst)));
+                left &= left - 1;
+            }
+        }
+        taken
+    }
+
     fn words(&self) -> Vec<u64> {
-        self.0.iter().map(|word| word.load(Ordering::SeqCst)).collect()
+        self.words.iter().map(|word| word.load(Ordering::SeqCst)).collect()
     }
 }
 
@@ -204,7 +226,8 @@ impl StaleRegions {
     pub(super) fn note_written(&self, range: Range<u64>) {
         for bit in self.bits_of(&range) {
             self.written.set(bit);
-            // In this order: a member that goes out meanwhile takes the bit over, or is seen here.
+            // In this order: if a member goes out meanwhile, `begin` finds the bit, or the list has
+            // begun here.
             if self.is_listing.load(Ordering::SeqCst) {
                 self.stale.set(bit);
             }
@@ -221,9 +244,9 @@ impl StaleRegions {
         number
     }
 
-    /// Ends a sync. After a failure its regions count as written still. The system tells an error
-    /// to one sync only, of several at the same time. So a sync's regions are forgotten when the
-    /// others have ended, too.
+    /// Ends a sync. If it failed, its regions still count as written. Of several syncs at the same
+    /// time, the system reports an error to one only. So the regions of a sync are forgotten when
+    /// all syncs have ended that had begun before its end.
     pub(super) fn end_sync(&self, number: u64, is_done: bool) {
         let syncs = &mut *self.syncs.lock();
         syncs.under_way.remove(&number);
@@ -238,14 +261,14 @@ impl StaleRegions {
         syncs.all.retain(|sync| sync.ended.is_none_or(|last| first <= last));
     }
 
-    /// Begins to list what is written, if that is not so. Lists what a member may lack that goes
-    /// out now.
+    /// Begins the list, if there is none. Adds what the disk of a member may lack that goes out
+    /// now.
     pub(super) fn begin(&self) {
         if !self.is_listing.load(Ordering::SeqCst) {
             self.stale.take();
             self.is_listing.store(true, Ordering::SeqCst);
         }
-        // A sync moves regions from one to the other.
+        // While this is held, no sync moves regions from `written` to its own.
         let syncs = self.syncs.lock();
         self.stale.add(self.written.words().into_iter().enumerate());
         syncs.all.iter().for_each(|sync| self.stale.add(sync.regions.iter().copied()));
@@ -265,10 +288,12 @@ impl StaleRegions {
         *self.saved.lock() = None;
     }
 
-    /// Writes the file, as that with a number. When this returns, it survives a power loss.
+    /// Writes the file, with the number of the list. When this returns, the file survives a power
+    /// loss.
     pub(super) fn save(&self, dir: &dyn Dir, name: &str, layout: &Uuid, number: u64) -> io::Result<()> {
         let saved = &mut *self.saved.lock();
-        // A flag beside the bits could be late: the thread that sets a bit may be about to set it.
+        // The words are compared because a flag could be late: another thread may have set a bit,
+        // and not yet the flag.
         let words = self.stale.words();
         if saved.as_ref() == Some(&words) {
             return Ok(());
