@@ -11,7 +11,7 @@ use crate::damage::{BLOCK, SECTOR};
 use crate::disk::{Dir, Settled, is_unreadable};
 use crate::error::{Error, ErrorKind, Result};
 use crate::space::label::DATA_START;
-use crate::space::pv::Pv;
+use crate::space::pv::{KnownSums, Pv};
 use crate::sums::{UNKNOWN, file_name, file_owner, sum_of, unit_at};
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -186,16 +186,14 @@ impl Core {
     }
 
     /// Lets physical volumes with parities verify with the sums what they read.
-    pub(crate) fn judge_units(self: &Arc<Core>) {
+    pub(crate) fn lend_sums(self: &Arc<Core>) {
         let core = Arc::downgrade(self);
-        self.pvs.judge_with(Arc::new(move |pv, at, unit| {
-            let Some(core) = Weak::upgrade(&core).filter(|core| core.sums.is_on() && at >= DATA_START) else {
-                return true;
-            };
-            let Some(pv) = core.pvs.held(pv) else { return true };
-            let sum = core.sums.of(&pv, at).unwrap_or(UNKNOWN);
-            sum == UNKNOWN || sum_of(unit) == sum
-        }));
+        let known = move |pv, at| {
+            let core = Weak::upgrade(&core).filter(|core| core.sums.is_on() && at >= DATA_START)?;
+            let sum = core.sums.of(&*core.pvs.held(pv)?, at).unwrap_or(UNKNOWN);
+            (sum != UNKNOWN).then_some(sum)
+        };
+        self.pvs.verify_with(KnownSums { known: Arc::new(known), sum_of });
     }
 
     /// Looks for a copy of a unit that matches its sum, and makes the other copies like it. Only a

@@ -179,3 +179,49 @@ fn the_members_of_a_mirror_are_traced() {
     let rebuilt = [(AccessOp::Read, Cause::Rebuild), (AccessOp::Write, Cause::Rebuild)];
     assert!(causes(&found).is_superset(&rebuilt.into()), "{:?}", causes(&found));
 }
+
+/// A snapshot that is deleted leaves holes in rows. New content goes to rows that nothing uses, so
+/// that no parity needs a read. When there are no such rows, it goes into the holes.
+#[test]
+fn new_content_of_a_raid5_fills_whole_rows() {
+    let site = Site::new(64);
+    let spec = LayoutSpec {
+        reserve: 0,
+        name: "r".into(),
+        shape: LayoutShape::Raid5 { columns: 3, unit: LayoutShape::DEFAULT_UNIT },
+        members: ["a", "b", "c"].map(|path| pv(path, 18 * MIB)).into(),
+    };
+    let site = site.moved_to(&spec).having("v", 8 * MIB, 16 * KIB);
+    let v = site.open("v");
+    write(&v, 0, 1, 8 * MIB);
+    site.idle();
+    site.snap("v", "before");
+    // A row has eight chunks, four on each column. The holes are on one of them.
+    let chunks = 8 * MIB / (16 * KIB);
+    let leaves = |chunk: &u64| chunk % 8 < 2;
+    (0..chunks).filter(leaves).for_each(|chunk| write(&v, chunk * 16 * KIB, 2, 16 * KIB));
+    site.idle();
+    site.pool.delete_snapshots("v", &["before"]).unwrap();
+    site.idle();
+    site.snap("v", "again");
+    let stays = || (0..chunks).filter(|chunk| chunk % 8 == 7);
+    let reads = |found: &[DiskAccess]| found.iter().filter(|access| access.op == AccessOp::Read).count();
+    let found = traced(&site.pool, || {
+        stays().take(16).for_each(|chunk| write(&v, chunk * 16 * KIB, 3, 16 * KIB));
+        site.idle();
+    });
+    assert!(causes(&found).contains(&(AccessOp::Write, Cause::NewSlot)));
+    assert_eq!(reads(&found), 0, "{found:?}");
+    // What is left fills up.
+    let w = site.volume("w", 23 * MIB, 16 * KIB);
+    write(&w, 0, 4, 23 * MIB);
+    site.idle();
+    let found = traced(&site.pool, || {
+        stays().skip(16).for_each(|chunk| write(&v, chunk * 16 * KIB, 3, 16 * KIB));
+        site.idle();
+    });
+    assert!(reads(&found) > 0, "there are not enough rows that nothing uses");
+    for chunk in stays() {
+        assert_eq!(read(&v, chunk * 16 * KIB, 16 * KIB), vec![3; 16 << 10], "chunk {chunk}");
+    }
+}

@@ -26,6 +26,7 @@ pub use file::{FileDir, allow_many_files};
 pub use image::{Image, PAGE as IMAGE_PAGE};
 pub(crate) use lane::SerialWriter;
 pub use layer::{Layer, LayeredDir, LayeredDisk, LowerDisk};
+pub(crate) use layout::BlockSums;
 pub use layout::{DiskLayout, Growth, Mirror, Raid5};
 pub use memory::MemDir;
 pub(crate) use open_files::{NamedFile, OpenFiles};

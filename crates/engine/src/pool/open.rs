@@ -353,7 +353,7 @@ impl Parts {
             only_shown: AtomicBool::new(false),
             _lock: self.lock,
         });
-        core.judge_units();
+        core.lend_sums();
         core.repairs.bad_bytes.store(self.maintenance.allocator.bad_bytes(), Ordering::Relaxed);
         let state = AlarmedMutex::new(fault, "background work was under way", self.maintenance);
         Ok(Pool {

@@ -12,6 +12,7 @@ mod giving;
 mod lending;
 mod placing;
 mod regions;
+mod rows;
 mod undo;
 
 use super::label::DATA_START;
@@ -25,6 +26,7 @@ use crate::catalog::{Catalog, ExtentRecord, Txn};
 use crate::error::{Error, ErrorKind, Result, corrupt};
 use crate::settings::Placement;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -72,6 +74,8 @@ struct PvState {
     draining: bool,
     /// A write to the physical volume has failed: nothing is given out there any more.
     failed: bool,
+    /// Bytes of content of a row, if this is a RAID-5.
+    row: Option<u64>,
     /// The file system from which the free extents take their space, as far as is known.
     file_system: Option<u64>,
     /// Number of the physical volume's extents in the free index.
@@ -136,6 +140,8 @@ struct AreaState {
     share: placing::AreaShare,
     /// The extent of the last allocation, per slot size.
     last: BTreeMap<u8, ExtentId>,
+    /// The rows that are being filled, by slot size. Only areas with RAID-5s have some.
+    filling: BTreeMap<u8, (ExtentId, Range<u32>)>,
     /// The place at which the search for an unused region begins.
     region: Option<Region>,
 }
@@ -153,7 +159,7 @@ impl Areas {
 #[derive(Default)]
 struct FreeIndex {
     free: BTreeSet<ExtentId>,
-    open: BTreeMap<u8, BTreeSet<ExtentId>>,
+    open: rows::OpenExtents,
     /// Physical volumes whose file systems have only their margin left. Promises count on other
     /// extents first, so these are used when there are no others: the margin is the catalog's.
     shunned: BTreeSet<u32>,
@@ -215,9 +221,21 @@ impl Allocator {
             change.of(area).free_extents = number.into();
         }
         let free = if draining { 0 } else { u64::from(number) };
-        let failed = false;
-        let state =
-            PvState { pv, area, draining, failed, file_system: None, free, aside: Vec::new(), extents };
+        let row = pv.row_len();
+        if row.is_some() {
+            self.areas.index(area).open.list_rows();
+        }
+        let state = PvState {
+            pv,
+            area,
+            draining,
+            failed: false,
+            row,
+            file_system: None,
+            free,
+            aside: Vec::new(),
+            extents,
+        };
         self.pvs.insert(state.pv.id, state);
         self.pvs_changed();
         change
@@ -254,7 +272,7 @@ impl Allocator {
                 change.free_extents -= 1;
                 change.free_slots[record.slot_log2 as usize] += (per_extent - record.used) as i64;
                 if record.used < per_extent {
-                    index.open.entry(record.slot_log2).or_default().insert(id);
+                    index.open.insert(record.slot_log2, id);
                 }
             }
         }
@@ -355,7 +373,7 @@ impl Allocator {
         }
         state.pv.used_extents.fetch_add(1, Ordering::Relaxed);
         *self.extent(id)? = Extent { slot_log2, ..Extent::default() };
-        self.areas.index(area).open.entry(slot_log2).or_default().insert(id);
+        self.areas.index(area).open.insert(slot_log2, id);
         self.undo.push(undo::Step::Opened(id));
         Ok(true)
     }
@@ -407,7 +425,7 @@ impl Allocator {
         let slot_log2 = kind.log2;
         let slots = self.slots_per_extent(slot_log2);
         let (first, last) = (pv.unwrap_or(0), pv.unwrap_or(u32::MAX));
-        let open = self.areas.index(kind.area).open.get(&slot_log2).into_iter();
+        let open = self.areas.index(kind.area).open.of(slot_log2).into_iter();
         let open = open.flat_map(|open| open.range((first, 0)..=(last, u32::MAX)).rev());
         let open: Vec<ExtentId> = open.take(MAX_SEARCHED).copied().collect();
         let mut found = None;
@@ -448,7 +466,7 @@ impl Allocator {
         extent.live += 1;
         extent.busy += 1;
         if extent.busy == slots {
-            self.areas.index(area).open.entry(slot_log2).or_default().remove(&id);
+            self.areas.index(area).open.remove(slot_log2, id);
         }
         self.change.of(area).free_slots[slot_log2 as usize] -= 1;
         self.dirty.insert(id);
@@ -508,9 +526,11 @@ impl Allocator {
         for (slot, slot_log2) in slots {
             let (id, index) = self.locate(*slot, *slot_log2)?;
             let per_extent = self.slots_per_extent(*slot_log2);
+            let rows = self.rows_of(id, *slot_log2);
             let (extent, mut bits) = self.loaded(id)?;
             clear(&mut bits.busy, index);
             extent.busy -= 1;
+            let has_row = rows.is_none_or(|rows| rows.unused_around(&bits.busy, index).is_some());
             let unused = extent.busy == 0;
             extent.bits = Some(bits);
             let empty =
@@ -530,16 +550,17 @@ impl Allocator {
             let change = self.change.of(state.area);
             change.free_slots[*slot_log2 as usize] += 1;
             let index = self.areas.index(state.area);
-            let open = index.open.entry(*slot_log2).or_default();
             if empty {
-                open.remove(&id);
+                index.open.remove(*slot_log2, id);
                 index.free.insert(id);
                 state.free += 1;
                 change.free_slots[*slot_log2 as usize] -= per_extent as i64;
                 change.free_extents += 1;
                 self.punch(id);
+            } else if has_row {
+                index.open.insert(*slot_log2, id);
             } else {
-                open.insert(id);
+                index.open.insert_without_row(*slot_log2, id);
             }
         }
         Ok(std::mem::take(&mut self.change))

@@ -2,7 +2,7 @@
 
 use super::label::{Label, LabelFound, extents_on, most_bytes};
 use crate::catalog::PvRecord;
-use crate::disk::{Cause, Dir, Disk, DiskLayout, OpenMode, SyncPurpose};
+use crate::disk::{BlockSums, Cause, Dir, Disk, DiskLayout, OpenMode, SyncPurpose};
 use crate::error::{Error, ErrorKind, Result, conflict, corrupt, invalid, not_found};
 use crate::journal::ReferredDisk;
 use crate::journal::reference::SlotRun;
@@ -85,7 +85,15 @@ impl Pv {
     }
 
     pub(crate) fn is_raid5(&self) -> bool {
-        matches!(self.disk.as_layout(), Some(DiskLayout::Raid5(_)))
+        self.row_len().is_some()
+    }
+
+    /// Returns the number of bytes of content in a row, if this is a RAID-5.
+    pub(crate) fn row_len(&self) -> Option<u64> {
+        match self.disk.as_layout() {
+            Some(DiskLayout::Raid5(raid)) => Some(raid.row_len()),
+            _ => None,
+        }
     }
 
     /// Returns the error of a write that failed. Unless it is a shortage, the physical volume has
@@ -170,11 +178,17 @@ impl Slots for PvTable {
 /// each place in the table costs time when the table is dropped.
 pub(crate) struct PvTable {
     groups: [OnceLock<Group>; MAX_PVS as usize / GROUP],
-    judge: OnceLock<UnitJudge>,
+    sums: OnceLock<KnownSums>,
 }
 
-/// Tells for a physical volume, a byte of it and a unit whether the unit may be its content.
-pub(crate) type UnitJudge = Arc<dyn Fn(u32, u64, &[u8]) -> bool + Send + Sync>;
+/// The sums of units, which a layer above knows.
+#[derive(Clone)]
+pub(crate) struct KnownSums {
+    /// Returns the sum of the unit at a byte of a physical volume, if it is known.
+    pub(crate) known: Arc<dyn Fn(u32, u64) -> Option<u32> + Send + Sync>,
+    /// Returns the sum of a content.
+    pub(crate) sum_of: fn(&[u8]) -> u32,
+}
 
 const GROUP: usize = 64;
 const _: () = assert!((MAX_PVS as usize).is_multiple_of(GROUP));
@@ -194,7 +208,7 @@ impl std::ops::Deref for PvRef {
 
 impl PvTable {
     pub(crate) fn new() -> Self {
-        PvTable { groups: std::array::from_fn(|_| OnceLock::new()), judge: OnceLock::new() }
+        PvTable { groups: std::array::from_fn(|_| OnceLock::new()), sums: OnceLock::new() }
     }
 
     #[inline]
@@ -215,22 +229,24 @@ impl PvTable {
     }
 
     /// Lets disks with parities verify what they compute parities from, from now on.
-    pub(crate) fn judge_with(&self, judge: UnitJudge) {
-        let _ = self.judge.set(judge);
+    pub(crate) fn verify_with(&self, sums: KnownSums) {
+        let _ = self.sums.set(sums);
         let ids = self.groups.iter().filter_map(OnceLock::get).flat_map(|group| group.iter());
-        ids.filter_map(ArcSwapOption::load_full).for_each(|pv| self.lend_judge(&pv));
+        ids.filter_map(ArcSwapOption::load_full).for_each(|pv| self.lend_sums(&pv));
     }
 
-    fn lend_judge(&self, pv: &Pv) {
-        if let (Some(judge), Some(DiskLayout::Raid5(raid))) = (self.judge.get().cloned(), pv.disk.as_layout())
-        {
+    fn lend_sums(&self, pv: &Pv) {
+        if let (Some(sums), Some(DiskLayout::Raid5(raid))) = (self.sums.get().cloned(), pv.disk.as_layout()) {
             let id = pv.id;
-            raid.judge_with(Box::new(move |at, unit| judge(id, at, unit)));
+            raid.verify_with(BlockSums {
+                known: Box::new(move |at| (sums.known)(id, at)),
+                sum_of: sums.sum_of,
+            });
         }
     }
 
     pub(crate) fn insert(&self, pv: Arc<Pv>) {
-        self.lend_judge(&pv);
+        self.lend_sums(&pv);
         if let Some(group) = self.groups.get(pv.id as usize / GROUP) {
             let group = group.get_or_init(|| Box::new(std::array::from_fn(|_| ArcSwapOption::empty())));
             group[pv.id as usize % GROUP].store(Some(pv));

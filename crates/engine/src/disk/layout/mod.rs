@@ -40,6 +40,7 @@ pub(crate) use create::{NewLayout, NewMember, create};
 pub(crate) use growing::Growing;
 pub use growth::Growth;
 pub use mirror::Mirror;
+pub(crate) use raid5::BlockSums;
 pub use raid5::Raid5;
 pub(crate) use restore::restore;
 

@@ -99,7 +99,7 @@ impl Cause {
     }
 
     /// Returns the cause of a sync on a thread without a cause.
-    pub(super) fn of_sync(purpose: SyncPurpose) -> Cause {
+    pub(crate) fn of_sync(purpose: SyncPurpose) -> Cause {
         match purpose {
             SyncPurpose::Preserve => Cause::NewSlot,
             SyncPurpose::Apply => Cause::Apply,

@@ -83,13 +83,11 @@ impl Allocator {
                     index.free.remove(&id)
                 };
             } else {
-                let open = index.open.entry(extent.slot_log2).or_default();
                 let has_room = (extent.busy as u64) < extent_size >> extent.slot_log2;
-                if gives && has_room {
-                    open.insert(id)
-                } else {
-                    open.remove(&id)
-                };
+                match gives && has_room {
+                    true => index.open.insert(extent.slot_log2, id),
+                    false => index.open.remove(extent.slot_log2, id),
+                }
             }
         }
         self.pvs_changed();

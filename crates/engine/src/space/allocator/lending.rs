@@ -79,7 +79,7 @@ impl Allocator {
     fn hole(&mut self, kind: SlotKind, least: u32, most: u32) -> Result<Option<(ExtentId, u32, u32)>> {
         let slots = self.slots_per_extent(kind.log2);
         let extent_size = self.extent_size;
-        let open = self.areas.index(kind.area).open.get(&kind.log2).into_iter().flatten();
+        let open = self.areas.index(kind.area).open.of(kind.log2).into_iter().flatten();
         let open: Vec<ExtentId> =
             open.filter(|id| is_addressable(**id, extent_size)).take(MAX_SEARCHED).copied().collect();
         for id in open {
@@ -177,7 +177,7 @@ impl Allocator {
         indexes.for_each(|index| set(&mut bits.busy, index));
         extent.bits = Some(bits);
         if extent.busy == slots {
-            self.areas.index(area).open.entry(slot_log2).or_default().remove(&id);
+            self.areas.index(area).open.remove(slot_log2, id);
         }
         Ok(())
     }
@@ -209,7 +209,7 @@ impl Allocator {
                 let change = change.of(area);
                 change.free_extents -= 1;
                 change.free_slots[slot_log2 as usize] += per_extent as i64;
-                index.open.entry(slot_log2).or_default().insert(id);
+                index.open.insert(slot_log2, id);
             }
         } else if extent.slot_log2 != slot_log2 {
             return Err(damaged("its extent has slots of another size"));

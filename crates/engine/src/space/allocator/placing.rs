@@ -1,5 +1,6 @@
 //! The allocation of slots where the placement policy wants them.
 
+use super::rows::WithRows;
 use super::{Allocator, FreeIndex, Margins, PvState};
 use crate::area::{Area, SlotKind};
 use crate::branch::Branch;
@@ -17,7 +18,7 @@ use std::sync::atomic::Ordering;
 
 impl FreeView for FreeIndex {
     fn next_open(&self, slot_log2: u8, from: ExtentId) -> Option<ExtentId> {
-        self.open.get(&slot_log2)?.range(from..).next().copied()
+        self.open.of(slot_log2)?.range(from..).next().copied()
     }
     fn next_free(&self, from: ExtentId) -> Option<ExtentId> {
         let mut from = from;
@@ -30,7 +31,7 @@ impl FreeView for FreeIndex {
         }
     }
     fn prev_open(&self, slot_log2: u8, end: ExtentId) -> Option<ExtentId> {
-        self.open.get(&slot_log2)?.range(..end).next_back().copied()
+        self.open.of(slot_log2)?.range(..end).next_back().copied()
     }
     fn prev_free(&self, end: ExtentId) -> Option<ExtentId> {
         let mut end = end;
@@ -160,8 +161,10 @@ impl Allocator {
             return Ok(home);
         }
         let (mut spare, mut margins) = (true, Margins::Kept);
+        // Whole rows are only a wish: an extent that is promised to others is not opened for them.
+        let mut by_rows = self.areas.index(kind.area).open.has_rows();
+        let per_extent = self.slots_per_extent(slot_log2);
         loop {
-            let per_extent = self.slots_per_extent(slot_log2);
             let area = self.areas.of(kind.area);
             let ask = Ask {
                 policy: area.share.policy(placement),
@@ -175,8 +178,16 @@ impl Allocator {
                 last: area.last.get(&slot_log2).copied(),
                 spare,
             };
-            let Some(choice) = choose(&area.index, &ask) else {
+            let chosen = match by_rows {
+                true => choose(&WithRows(&area.index, &area.index.open), &ask),
+                false => choose(&area.index, &ask),
+            };
+            let Some(choice) = chosen else {
                 match margins.next() {
+                    _ if by_rows => {
+                        by_rows = false;
+                        continue;
+                    }
                     Some(next) if !area.index.shunned.is_empty() => margins = next,
                     _ => {
                         let refused = self.refused.clone();
@@ -194,7 +205,7 @@ impl Allocator {
                     // writes.
                     let needed = self.areas.index(kind.area).next_open(slot_log2, (0, 0)).is_none();
                     if !space.open_extent(kind, self.below(id), needed) {
-                        spare = false;
+                        (spare, by_rows) = (false, false);
                         continue;
                     }
                     if !self.open_extent(space, id, slot_log2)? {
@@ -203,12 +214,17 @@ impl Allocator {
                     (id, from)
                 }
             };
+            let slot = match by_rows {
+                true => self.take_in_row(id, slot_log2, from)?,
+                false => Some(self.take_slot(id, slot_log2, from)?),
+            };
+            let Some(slot) = slot else { continue };
             let area = self.areas.of(kind.area);
             area.last.insert(slot_log2, id);
             if placement == Placement::Share {
                 area.index.last_on.insert((slot_log2, id.0), id);
             }
-            return self.take_slot(id, slot_log2, from);
+            return Ok(slot);
         }
     }
 

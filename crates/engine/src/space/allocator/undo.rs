@@ -95,14 +95,14 @@ impl Allocator {
         let slot_log2 = extent.slot_log2;
         let area = self.area(id.0);
         // While the physical volume drains, none of these slots is given out.
-        self.areas.index(area).open.entry(slot_log2).or_default().insert(id);
+        self.areas.index(area).open.insert(slot_log2, id);
         Ok(())
     }
 
     pub(super) fn close_extent(&mut self, id: ExtentId, change: &mut SpaceChange) -> Result<()> {
         let (slot_log2, area) = (self.extent(id)?.slot_log2, self.area(id.0));
         *self.extent(id)? = Extent::default();
-        self.areas.index(area).open.entry(slot_log2).or_default().remove(&id);
+        self.areas.index(area).open.remove(slot_log2, id);
         self.kept.forget(area.slots(slot_log2), id);
         if !self.gives(id.0) {
             // Its space counts nowhere.

@@ -10,9 +10,9 @@ use super::{Raid5, add};
 use crate::codec::crc32c;
 use crate::disk::layout::members::{Opened, Role, like};
 use crate::disk::layout::spans::CopyPlace;
-use crate::disk::{Disk, SyncPurpose};
+use crate::disk::{Cause, Disk, SyncPurpose};
 use crate::error::is_shortage;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, IoSlice};
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ enum Source {
     /// The columns that are not written are read.
     Others,
     /// The old content of the columns that are written, and the old parity, are read. It is right
-    /// only if the line is consistent.
+    /// only if the line is consistent, and the old content is what the parity was made from.
     Old,
     /// Nothing: the member with the parity is out.
     NoParity,
@@ -45,6 +45,8 @@ struct Line<'b> {
     new: Vec<(usize, &'b BlockContent)>,
     /// Those of them of which only a part is written.
     patched: Vec<usize>,
+    /// The sums of what is replaced, as far as they are known: (column, sum).
+    old_sums: Vec<(usize, u32)>,
     source: Source,
     /// What was read: (column, content).
     read: Vec<(usize, BlockContent)>,
@@ -85,6 +87,8 @@ impl<'b> Outgoing<'b> {
 impl Raid5 {
     /// Writes everything that is pending, and makes it and all that was written before durable.
     pub(super) fn flush(&self, purpose: SyncPurpose) -> io::Result<()> {
+        // What waited is written for whoever needs the sync.
+        let _cause = Cause::of_sync(purpose).begin_default();
         let mut log = self.log.lock();
         self.check_broken()?;
         let Some(blocks) = self.pending.leave() else {
@@ -118,6 +122,8 @@ impl Raid5 {
         for (number, pending) in lines {
             let patched: Vec<_> =
                 pending.iter().filter(|(_, block)| block.is_patched).map(|(column, _)| *column).collect();
+            let old_sums =
+                pending.iter().filter_map(|(column, block)| Some((*column, block.old_sum?))).collect();
             let new: Vec<_> = pending.into_iter().map(|(column, block)| (column, &block.content)).collect();
             // An entry has at most a block for each line, and those that are patched.
             let blocks = new.len() + patched.len();
@@ -129,7 +135,7 @@ impl Raid5 {
             let source = self.source(number, &new);
             let carried = self.carried(number, &new);
             let (read, carries) = (Vec::new(), Vec::new());
-            part.push(Line { number, new, patched, source, read, parity: None, carried, carries });
+            part.push(Line { number, new, patched, old_sums, source, read, parity: None, carried, carries });
         }
         self.write_part(log, part, purpose)
     }
@@ -211,10 +217,39 @@ impl Raid5 {
         (0..self.rows.parity()).filter(is_carried).collect()
     }
 
-    /// Reads what the sources of lines need, and what is carried.
+    /// Reads what the sources of lines need, and what is carried. Rot in old content would become
+    /// rot in the new parity, so where an old sum does not match, the other columns are the source.
     fn read_old(&self, lines: &mut [Line<'_>]) -> io::Result<()> {
+        self.read_sources(lines, |_| true)?;
+        let mut doubtful = BTreeSet::new();
+        for (n, line) in lines.iter_mut().enumerate() {
+            if line.source == Source::Old && self.has_doubtful(line) {
+                line.source = Source::Others;
+                line.read.clear();
+                doubtful.insert(n);
+            }
+        }
+        match doubtful.is_empty() {
+            true => Ok(()),
+            false => self.read_sources(lines, |n| doubtful.contains(&n)),
+        }
+    }
+
+    /// Returns whether old content of a line that was read is not what its sum says, and all other
+    /// columns can be read. After a crash, the sum may be that of the new content.
+    fn has_doubtful(&self, line: &Line<'_>) -> bool {
+        let old = |column| line.read.iter().find(|(read, _)| *read == column);
+        let is_wrong = |(column, sum): &(usize, u32)| {
+            old(*column).is_some_and(|(_, content)| !self.has_sum(&content[..], *sum))
+        };
+        line.old_sums.iter().any(is_wrong)
+            && (0..self.rows.parity()).all(|column| self.stored(line.number, column).1.is_some())
+    }
+
+    /// Reads for the lines that `suits` chooses by their positions.
+    fn read_sources(&self, lines: &mut [Line<'_>], suits: impl Fn(usize) -> bool) -> io::Result<()> {
         let mut wanted = Vec::new();
-        for (n, line) in lines.iter().enumerate() {
+        for (n, line) in lines.iter().enumerate().filter(|(n, _)| suits(*n)) {
             let is_written = |column: usize| line.new.iter().any(|(written, _)| *written == column);
             for column in 0..self.rows.width() {
                 let is_parity = column == self.rows.parity();
@@ -265,8 +300,8 @@ impl Raid5 {
     /// Replaces a block that was read and does not match its sum, if what follows from the others
     /// does. It is not written now, and the line is looked at later.
     fn verify(&self, line: u64, column: usize, block: &mut [u8]) {
-        let at = self.rows.block(line, column) * BLOCK as u64;
-        let is_right = |block: &[u8]| self.judge.get().is_none_or(|judge| judge(at, block));
+        let Some(sum) = self.known_sum(self.rows.block(line, column)) else { return };
+        let is_right = |block: &[u8]| self.has_sum(block, sum);
         if is_right(block) {
             return;
         }

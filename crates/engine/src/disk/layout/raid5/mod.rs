@@ -48,8 +48,13 @@ const ROOM_PART: u64 = 256;
 /// Number of lines that wait to be looked at because something in them is wrong.
 const MAX_SUSPECTS: usize = 1024;
 
-/// Tells for a byte of the content and a block whether the block may be its content.
-pub(crate) type BlockJudge = Box<dyn Fn(u64, &[u8]) -> bool + Send + Sync>;
+/// The sums of blocks, which a layer above knows.
+pub(crate) struct BlockSums {
+    /// Returns the sum of the block at a byte of the content, if it is known.
+    pub(crate) known: Box<dyn Fn(u64) -> Option<u32> + Send + Sync>,
+    /// Returns the sum of a content.
+    pub(crate) sum_of: fn(&[u8]) -> u32,
+}
 
 /// Reads bytes of a disk: (disk, buffer, byte of it).
 type ReadDisk<'a> = &'a dyn Fn(&dyn Disk, &mut [u8], u64) -> io::Result<()>;
@@ -80,8 +85,7 @@ pub struct Raid5 {
     kept_parts: Mutex<BTreeSet<u64>>,
     /// Lines in which something is wrong.
     suspects: Mutex<Vec<u64>>,
-    /// Tells whether a block may be the content at a byte, once the sums are known.
-    judge: OnceLock<BlockJudge>,
+    sums: OnceLock<BlockSums>,
     /// Why a flush failed.
     broken: OnceLock<io::Error>,
 }
@@ -148,7 +152,7 @@ impl Raid5 {
             corrected: RwLock::default(),
             kept_parts: Mutex::default(),
             suspects: Mutex::default(),
-            judge: OnceLock::new(),
+            sums: OnceLock::new(),
             broken: OnceLock::new(),
         };
         raid.replay(&lines)?;
@@ -157,8 +161,23 @@ impl Raid5 {
 
     /// Lets the disk verify the blocks that it computes parities from. Without that, a rotten block
     /// would become what its parity says.
-    pub(crate) fn judge_with(&self, judge: BlockJudge) {
-        let _ = self.judge.set(judge);
+    pub(crate) fn verify_with(&self, sums: BlockSums) {
+        let _ = self.sums.set(sums);
+    }
+
+    /// Returns the number of bytes of content in a row.
+    pub(crate) fn row_len(&self) -> u64 {
+        self.rows.row_len()
+    }
+
+    /// Returns the sum of a block as it is now, if it is known.
+    fn known_sum(&self, block: u64) -> Option<u32> {
+        (self.sums.get()?.known)(block * BLOCK as u64)
+    }
+
+    /// Returns whether a content has a sum.
+    fn has_sum(&self, content: &[u8], sum: u32) -> bool {
+        self.sums.get().is_none_or(|sums| (sums.sum_of)(content) == sum)
     }
 
     /// Does something while nothing is written.
@@ -359,7 +378,8 @@ impl Raid5 {
             match inside.len() == BLOCK {
                 true => {
                     let is_patched = keeps_parts && self.kept_parts.lock().remove(&block);
-                    whole.push((block, PendingBlock { content, is_patched }));
+                    let old_sum = self.known_sum(block);
+                    whole.push((block, PendingBlock { content, is_patched, old_sum }));
                 }
                 false => ends.push((block, content, inside)),
             }
@@ -372,7 +392,9 @@ impl Raid5 {
                 let mut old = zeros();
                 self.read(&mut old[..], block * BLOCK as u64, &|disk, buf, at| disk.read_at(buf, at))?;
                 old[inside.clone()].copy_from_slice(&content[inside]);
-                waiting = self.pending.add(vec![(block, PendingBlock { content: old, is_patched: true })]);
+                let old_sum = self.known_sum(block);
+                let pending = PendingBlock { content: old, is_patched: true, old_sum };
+                waiting = self.pending.add(vec![(block, pending)]);
             }
         }
         if waiting >= self.room {

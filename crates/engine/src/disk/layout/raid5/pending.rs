@@ -4,6 +4,7 @@
 use super::rows::BLOCK;
 use parking_lot::RwLock;
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,6 +19,8 @@ pub(super) struct PendingBlock {
     pub(super) content: BlockContent,
     /// Whether a part of it has content that nobody has written again.
     pub(super) is_patched: bool,
+    /// The sum of what the block replaces, if it is known.
+    pub(super) old_sum: Option<u32>,
 }
 
 /// Returns a block of zeros.
@@ -52,7 +55,16 @@ impl PendingBlocks {
     pub(super) fn add(&self, blocks: Vec<(u64, PendingBlock)>) -> usize {
         let mut both = self.both.write();
         self.is_any.store(true, Ordering::Release);
-        both.new.extend(blocks);
+        for (number, block) in blocks {
+            match both.new.entry(number) {
+                Entry::Vacant(place) => drop(place.insert(block)),
+                // What both replace is still there.
+                Entry::Occupied(mut older) => {
+                    let old_sum = older.get().old_sum;
+                    older.insert(PendingBlock { old_sum, ..block });
+                }
+            }
+        }
         both.new.len()
     }
 
@@ -108,7 +120,7 @@ mod tests {
     use super::*;
 
     fn block(byte: u8) -> PendingBlock {
-        PendingBlock { content: Box::new([byte; BLOCK]), is_patched: false }
+        PendingBlock { content: Box::new([byte; BLOCK]), is_patched: false, old_sum: Some(byte.into()) }
     }
 
     fn one(range: Range<usize>) -> Vec<Range<usize>> {
@@ -128,9 +140,12 @@ mod tests {
         assert_eq!(pending.add(vec![(1, block(2))]), 1);
         assert_eq!(pending.read(&mut buf[..10], BLOCK as u64 + 100), []);
         assert_eq!((buf[0], buf[BLOCK]), (2, 1));
+        // A block replaces what its elder replaces, if that has not left yet.
+        assert_eq!(pending.add(vec![(1, block(3))]), 1);
         pending.left();
         assert_eq!(pending.read(&mut buf, BLOCK as u64 - 10), [0..10, 10 + BLOCK..3 * BLOCK]);
-        pending.leave().unwrap();
+        let left = pending.leave().unwrap();
+        assert_eq!((left[&1].content[0], left[&1].old_sum), (3, Some(2)));
         pending.left();
         assert_eq!(pending.read(&mut buf[..1], BLOCK as u64), one(0..1));
         assert_eq!(content_of(&[7])[..2], [7, 0]);

@@ -54,6 +54,11 @@ impl Rows {
         places.len() * self.parity() as u64
     }
 
+    /// Returns the number of bytes of content in a row.
+    pub(super) fn row_len(&self) -> u64 {
+        self.unit * self.parity() as u64 * BLOCK as u64
+    }
+
     /// Returns line and column of a block of the content.
     pub(super) fn find(&self, block: u64) -> (u64, usize) {
         let columns = self.parity() as u64;
@@ -95,19 +100,19 @@ impl Rows {
 
     /// Returns the lines of all rows that have a part of a range of the content.
     pub(super) fn lines_of(&self, range: std::ops::Range<u64>) -> std::ops::Range<u64> {
-        let row = self.unit * self.parity() as u64 * BLOCK as u64;
+        let row = self.row_len();
         range.start / row * self.unit..range.end.div_ceil(row) * self.unit
     }
 
     /// Returns a range of the content, extended to whole rows.
     pub(super) fn range_of_rows(&self, range: std::ops::Range<u64>) -> std::ops::Range<u64> {
-        let row = self.unit * self.parity() as u64 * BLOCK as u64;
+        let row = self.row_len();
         range.start / row * row..range.end.div_ceil(row) * row
     }
 
     /// Returns the lines of the rows that lie in a range of the content as a whole.
     pub(super) fn whole_rows(&self, range: std::ops::Range<u64>) -> std::ops::Range<u64> {
-        let row = self.unit * self.parity() as u64 * BLOCK as u64;
+        let row = self.row_len();
         let first = range.start.div_ceil(row);
         first * self.unit..(range.end / row).max(first) * self.unit
     }
