@@ -108,9 +108,15 @@ pub struct Member {
     /// it has everything.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub onto: Option<String>,
-    /// Byte of the content up to which the disk has the content.
+    /// Bytes of content that the rebuild has copied since it began, or since the server started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rebuilt: Option<u64>,
+    /// Bytes of content in use that are still to be copied.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub left: Option<u64>,
+    /// Number of seconds that this takes if the pace stays as it was.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub seconds_left: Option<u64>,
 }
 
 /// The state of a member.

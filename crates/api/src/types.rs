@@ -52,6 +52,10 @@ pub struct Problem {
     pub code: String,
     /// One sentence for people, with the relevant names and numbers.
     pub message: String,
+    /// What has the problem: the path of a physical volume or of a disk, a volume or a schedule.
+    /// Without a value, it is the server or the pool as a whole.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub subject: Option<String>,
     /// How urgent the problem is. Older servers do not send it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub severity: Option<Severity>,
@@ -59,7 +63,7 @@ pub struct Problem {
     /// Older servers do not send it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub help: Option<String>,
-    /// Time since which the server has had problems with this code, at the earliest its start.
+    /// Time since which the subject has had this problem, at the earliest the start of the server.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<Timestamp>,
 }

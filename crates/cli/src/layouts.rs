@@ -2,7 +2,7 @@
 //! their members, and disks that wait for one of them to fail.
 
 use crate::failure::Failure;
-use crate::listing::{Cell, Column, Listing};
+use crate::listing::{Cell, Column, Listing, span};
 use crate::session::Session;
 use clap::{Args as ClapArgs, Subcommand, ValueEnum};
 use hindcast_api::{
@@ -221,8 +221,8 @@ pub(crate) fn run(command: Members, session: &Session) -> Result<(), Failure> {
             if session.output.is_json() {
                 return session.output.json(&pvs);
             }
-            let layouts = pvs.iter().filter_map(|pv| Some((pv.layout.as_ref()?, Some(pv.size))));
-            return listing.show(session, layouts.flat_map(|(of, size)| rows(of, size)).collect(), COLUMNS);
+            let layouts = pvs.iter().filter_map(|pv| pv.layout.as_ref());
+            return listing.show(session, layouts.flat_map(rows).collect(), COLUMNS);
         }
         Members::Grow { pv, disks, size, force, rate } => {
             let (of_disks, of_file) = if disks.is_empty() { (None, size) } else { (size, None) };
@@ -241,7 +241,7 @@ pub(crate) fn run(command: Members, session: &Session) -> Result<(), Failure> {
     };
     match session.output.is_json() {
         true => session.output.json(&layout),
-        false => Listing::default().show(session, rows(&layout, None), COLUMNS),
+        false => Listing::default().show(session, rows(&layout), COLUMNS),
     }
 }
 
@@ -288,16 +288,18 @@ struct Row {
     note: String,
 }
 
-/// Returns the members of a layout. `size` is that of its physical volume, if it is known.
-fn rows(layout: &PvLayout, size: Option<u64>) -> Vec<Row> {
+/// Returns the members of a layout.
+fn rows(layout: &PvLayout) -> Vec<Row> {
     let row = |member: &Member| {
         let note = match (member.state, &member.onto) {
             (MemberState::In, None) => String::new(),
             (_, Some(onto)) => {
-                let part = member.rebuilt.zip(size).filter(|(_, size)| *size > 0);
-                let part = part
-                    .map(|(done, size)| format!(", {} % done", u128::from(done) * 100 / u128::from(size)));
-                format!("rebuilt onto {onto}{}", part.unwrap_or_default())
+                let part = member.rebuilt.zip(member.left).map(|(done, left)| {
+                    let percent = u128::from(done) * 100 / (u128::from(done) + u128::from(left)).max(1);
+                    format!(", {percent} % done, {} left", Size(left))
+                });
+                let time = member.seconds_left.map(|seconds| format!(", about {}", span(seconds)));
+                format!("rebuilt onto {onto}{}{}", part.unwrap_or_default(), time.unwrap_or_default())
             }
             (MemberState::Out, None) if member.content == 0 => {
                 let reason = member.reason.as_deref().unwrap_or_default();
@@ -347,6 +349,8 @@ mod tests {
             reason: (state != MemberState::In).then(|| "gone".into()),
             onto: onto.map(str::to_owned),
             rebuilt: onto.map(|_| 1 << 29),
+            left: onto.map(|_| 1 << 29),
+            seconds_left: onto.map(|_| 200),
         };
         let members = vec![
             member("a", MemberState::In, None),
@@ -365,9 +369,9 @@ mod tests {
             members,
             growth: None,
         };
-        let all = rows(&layout, Some(1 << 30));
+        let all = rows(&layout);
         let shown: Vec<_> = all.iter().map(|r| (&r.layout[..], r.state, &r.note[..])).collect();
-        let rebuilt = "rebuilt onto d, 50 % done";
+        let rebuilt = "rebuilt onto d, 50 % done, 512 MiB left, about 3 min 20 s";
         assert_eq!(
             shown,
             [
@@ -377,6 +381,6 @@ mod tests {
             ]
         );
         (layout.kind, layout.copies, layout.columns) = (LayoutKind::Raid5, None, Some(4));
-        assert_eq!(rows(&layout, None)[0].layout, "raid5 3+1");
+        assert_eq!(rows(&layout)[0].layout, "raid5 3+1");
     }
 }

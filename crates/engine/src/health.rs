@@ -64,12 +64,21 @@ pub struct Warning {
     pub code: &'static str,
     /// A description of the problem in one sentence, with the names and numbers that matter.
     pub text: String,
+    /// What has the problem: the path of a physical volume or of a disk, or a volume. `None`: the
+    /// pool as a whole.
+    pub subject: Option<String>,
 }
 
 impl Warning {
     /// Makes a warning with this code and text.
     pub fn new(code: &'static str, text: impl Into<String>) -> Self {
-        Warning { code, text: text.into() }
+        Warning { code, text: text.into(), subject: None }
+    }
+
+    /// Names what has the problem.
+    #[must_use]
+    pub fn of(self, subject: impl Into<String>) -> Self {
+        Warning { subject: Some(subject.into()), ..self }
     }
 }
 

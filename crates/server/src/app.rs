@@ -9,6 +9,7 @@ use crate::exports_running::RunningExports;
 use crate::file_readers::FileReaders;
 use crate::freeze::VolumeHooks;
 use crate::groups::Groups;
+use crate::health::ProblemTimes;
 use crate::held_names::HeldNames;
 use crate::host_paths::HostPaths;
 use crate::identity::Callers;
@@ -92,7 +93,7 @@ pub(crate) struct App {
     /// How long deleted volumes can be restored.
     pub(crate) trash: TrashTimes,
     /// The time since which each code of the health's problems is there.
-    pub(crate) problems_since: Mutex<BTreeMap<String, Timestamp>>,
+    pub(crate) problems_since: Mutex<ProblemTimes>,
     /// Receivers of notices about problems. `None`: the operator configured none.
     pub(crate) receivers: Option<Receivers>,
     /// Prices of recovery time and of storage.

@@ -8,7 +8,7 @@ use hindcast_engine::ids::Stamp;
 use hindcast_engine::pool::{
     self, DamageInfo, DataScrubInfo, FeatureInfo, Health, IndexSize, LayoutInfo, LayoutShape, MemberInfo,
     Placement, Pool, PoolInfo, PoolStats, PreserveStats, PvInfo, RebalanceInfo, SnapAware, SnapshotSpace,
-    SpareInfo, VolumeInfo, code,
+    SpareInfo, VolumeInfo, Warning, code,
 };
 use hindcast_engine::{Error, ErrorKind, Result};
 use jiff::Timestamp;
@@ -37,14 +37,16 @@ pub fn error_body(error: Error) -> api::ErrorBody {
 /// Makes a problem with the severity and the help of its code.
 pub(crate) fn problem(code: &str, message: impl Into<String>) -> api::Problem {
     let (severity, help) = (Some(severity(code)), Some(help(code)));
-    api::Problem { code: code.into(), message: message.into(), severity, help, since: None }
+    api::Problem { code: code.into(), message: message.into(), subject: None, severity, help, since: None }
 }
 
 pub(crate) fn health(health: &Health) -> api::Health {
     match health {
         Health::Healthy => api::Health { state: api::HealthState::Healthy, problems: Vec::new() },
         Health::Warning(warnings) => {
-            let problems = warnings.iter().map(|w| problem(w.code, w.text.as_str())).collect();
+            let of =
+                |w: &Warning| api::Problem { subject: w.subject.clone(), ..problem(w.code, w.text.as_str()) };
+            let problems = warnings.iter().map(of).collect();
             api::Health { state: api::HealthState::Warning, problems }
         }
         Health::Poisoned(reason) => {
@@ -234,6 +236,7 @@ pub(crate) fn pv(info: &PvInfo) -> api::Pv {
 }
 
 pub(crate) fn layout(info: &LayoutInfo) -> api::PvLayout {
+    let progress = |of: &MemberInfo| of.incoming.as_ref().and_then(|new| new.progress);
     let member = |of: &MemberInfo| api::Member {
         path: of.path.clone(),
         size: of.size,
@@ -245,8 +248,10 @@ pub(crate) fn layout(info: &LayoutInfo) -> api::PvLayout {
             (false, None) => api::MemberState::Out,
         },
         reason: Some(&of.reason).filter(|reason| !reason.is_empty()).cloned(),
-        onto: of.incoming.as_ref().map(|(path, _)| path.clone()),
-        rebuilt: of.incoming.as_ref().map(|(_, bytes)| *bytes),
+        onto: of.incoming.as_ref().map(|new| new.path.clone()),
+        rebuilt: progress(of).map(|progress| progress.copied),
+        left: progress(of).map(|progress| progress.left),
+        seconds_left: progress(of).and_then(|progress| progress.seconds),
     };
     let (kind, copies, columns, unit) = match info.shape {
         LayoutShape::Mirror { copies } => (api::LayoutKind::Mirror, Some(copies as u64), None, None),

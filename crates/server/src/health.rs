@@ -4,17 +4,20 @@
 use crate::app::App;
 use crate::convert;
 use crate::severities::code;
-use hindcast_api::{Health, HealthState, Protection, Status};
+use hindcast_api::{Health, HealthState, Problem, Protection, Status};
 use hindcast_engine::pool::VolumeInfo;
 use jiff::Timestamp;
 use std::collections::BTreeMap;
+
+/// Times since which problems are there: (code, subject).
+pub(crate) type ProblemTimes = BTreeMap<(String, Option<String>), Timestamp>;
 
 /// Nanoseconds.
 const SECOND: u64 = 1_000_000_000;
 
 impl App {
     /// Returns the health of the pool and of the server's own work. Each problem has its severity,
-    /// and the time since which its code is there.
+    /// and the time since which its subject has it.
     pub(crate) fn health(&self) -> Health {
         let mut health = self.found_health();
         date(&mut health, &mut self.problems_since.lock(), Timestamp::now());
@@ -134,7 +137,7 @@ impl App {
         }
         for (name, why) in self.schedules.failing() {
             let message = format!("the last run of schedule {name} failed: {why}");
-            warn(health, code::SCHEDULE_FAILING, message);
+            warn_of(health, code::SCHEDULE_FAILING, name, message);
         }
     }
 
@@ -150,25 +153,34 @@ impl App {
                  its limit in bytes is too low",
                 volume.name
             );
-            warn(health, code::HISTORY_SHORT, message);
+            warn_of(health, code::HISTORY_SHORT, volume.name, message);
         }
     }
 }
 
 /// Adds a problem. The state of a healthy pool becomes a warning.
 fn warn(health: &mut Health, code: &str, message: String) {
-    health.problems.push(convert::problem(code, message));
+    add(health, convert::problem(code, message));
+}
+
+/// Adds a problem that a volume or a schedule has.
+fn warn_of(health: &mut Health, code: &str, subject: String, message: String) {
+    add(health, Problem { subject: Some(subject), ..convert::problem(code, message) });
+}
+
+fn add(health: &mut Health, problem: Problem) {
+    health.problems.push(problem);
     if health.state == HealthState::Healthy {
         health.state = HealthState::Warning;
     }
 }
 
-/// Sets the time since which each problem's code is there. `since` holds the times of the last
-/// call.
-fn date(health: &mut Health, since: &mut BTreeMap<String, Timestamp>, now: Timestamp) {
-    since.retain(|code, _| health.problems.iter().any(|problem| problem.code == *code));
+/// Sets the time since which each subject has its problem. `since` holds the times of the last call.
+fn date(health: &mut Health, since: &mut ProblemTimes, now: Timestamp) {
+    let key = |problem: &Problem| (problem.code.clone(), problem.subject.clone());
+    since.retain(|known, _| health.problems.iter().any(|problem| key(problem) == *known));
     for problem in &mut health.problems {
-        problem.since = Some(*since.entry(problem.code.clone()).or_insert(now));
+        problem.since = Some(*since.entry(key(problem)).or_insert(now));
     }
 }
 
@@ -180,15 +192,21 @@ mod tests {
     fn a_problem_has_the_time_of_its_beginning() {
         let mut since = BTreeMap::new();
         let time = |second| Timestamp::from_second(second).unwrap();
-        let mut dated = |codes: &[&str], now| {
-            let problems = codes.iter().map(|code| convert::problem(code, String::new())).collect();
+        let mut dated = |problems: &[(&str, &str)], now| {
+            let of = |(code, subject): &(&str, &str)| Problem {
+                subject: Some(subject.to_string()).filter(|subject| !subject.is_empty()),
+                ..convert::problem(code, String::new())
+            };
+            let problems = problems.iter().map(of).collect();
             let mut health = Health { state: HealthState::Warning, problems };
             date(&mut health, &mut since, time(now));
             health.problems.into_iter().map(|p| p.since.unwrap().as_second()).collect::<Vec<_>>()
         };
-        assert_eq!(dated(&["space-low"], 10), [10]);
-        assert_eq!(dated(&["space-low", "pv-away"], 20), [10, 20]);
-        assert_eq!(dated(&["pv-away"], 30), [20]);
-        assert_eq!(dated(&["space-low", "pv-away"], 40), [40, 20]);
+        let (low, away, other) = (("space-low", ""), ("pv-away", "a"), ("pv-away", "b"));
+        assert_eq!(dated(&[low], 10), [10]);
+        assert_eq!(dated(&[low, away], 20), [10, 20]);
+        assert_eq!(dated(&[away], 30), [20]);
+        assert_eq!(dated(&[low, away, other], 40), [40, 20, 40]);
+        assert_eq!(dated(&[other], 50), [40]);
     }
 }

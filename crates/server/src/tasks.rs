@@ -5,7 +5,7 @@ use crate::periodic::Worker;
 use crate::progress::{End, Known, Progress};
 use crate::task_kinds::{self, Stop};
 use hindcast_api::{Task, TaskState};
-use hindcast_engine::pool::{MemberInfo, PvInfo};
+use hindcast_engine::pool::{IncomingInfo, MemberInfo, PvInfo};
 use hindcast_engine::{Error, ErrorKind, Result};
 use std::io;
 use std::sync::Arc;
@@ -136,9 +136,11 @@ impl App {
         let mut known: Vec<Known> = pvs.iter().filter(draining).map(drain).collect();
         for pv in &pvs {
             let members = pv.layout.iter().flat_map(|layout| &layout.members);
-            for (onto, done) in members.filter_map(|member| member.incoming.as_ref()) {
-                let progress = Progress::Done { done: *done, total: Some(pv.size) };
-                known.push(Known::new("rebuild", onto, progress, pv.failure.clone()));
+            for IncomingInfo { path, progress } in members.filter_map(|member| member.incoming.as_ref()) {
+                let (copied, left) = (progress.map(|of| of.copied), progress.map(|of| of.left));
+                let total = copied.zip(left).map(|(copied, left)| copied.saturating_add(left));
+                let progress = Progress::Done { done: copied.unwrap_or_default(), total };
+                known.push(Known::new("rebuild", path, progress, pv.failure.clone()));
             }
             for layout in pv.layout.iter().filter(|layout| layout.takes_over) {
                 let out = layout.members.iter().filter(|member| !member.is_in && member.content > 0);

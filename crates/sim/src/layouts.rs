@@ -283,7 +283,7 @@ impl Run {
         let layout = pool.pvs().into_iter().find_map(|pv| pv.layout);
         let is_used = |path: &str| {
             let is_it = |of: &MemberInfo| {
-                of.path == path || of.incoming.as_ref().is_some_and(|(onto, _)| onto == path)
+                of.path == path || of.incoming.as_ref().is_some_and(|new| new.path == *path)
             };
             layout.as_ref().is_none_or(|layout| layout.members.iter().any(is_it))
                 || pool.spares().iter().any(|spare| spare.path == path)

@@ -3,11 +3,12 @@
 import { useState } from 'preact/hooks';
 import { apiPath, patch, post, remove } from '../api/client';
 import { reload, reloadAll, useResource } from '../api/resource';
-import type { Pool, Pv, PvLayout, Scrub } from '../api/schema';
+import type { Member, Pool, Pv, PvLayout, Scrub } from '../api/schema';
 import { may } from '../api/session';
 import { hindcast } from '../lib/command';
 import { dailyRate, fullDay } from '../lib/filling';
 import { byteRate, bytes, count, parseSize, percent, sizeArgument } from '../lib/format';
+import { duration, SECOND } from '../lib/time';
 import { Badge, Button, Card, Failure, Meter, PageHead, Pairs, Skeleton, Time } from '../parts/basics';
 import { FormDialog, openDialog } from '../parts/dialog';
 import { TextField } from '../parts/fields';
@@ -97,7 +98,7 @@ function PhysicalVolumes() {
               whole={pv.size}
               label={`${percent(pv.used, pv.size)} of ${pv.path} is used`}
             />
-            {pv.layout && <Members layout={pv.layout} size={pv.size} />}
+            {pv.layout && <Members layout={pv.layout} />}
           </li>
         ))}
       </ul>
@@ -106,7 +107,14 @@ function PhysicalVolumes() {
 }
 
 /** The disks of a mirror or of a RAID-5. */
-function Members({ layout, size }: { layout: PvLayout; size: number }) {
+/** How far the rebuild of a member has come, as the end of a sentence. */
+function rebuildProgress({ rebuilt, left, seconds_left }: Member): string {
+  if (typeof rebuilt !== 'number' || typeof left !== 'number') return '';
+  const time = typeof seconds_left === 'number' ? `, about ${duration(seconds_left * SECOND)}` : '';
+  return `, ${percent(rebuilt, rebuilt + left)} done, ${bytes(left)} left${time}`;
+}
+
+function Members({ layout }: { layout: PvLayout }) {
   const survives =
     layout.survives === 0
       ? 'no further disk may fail'
@@ -137,7 +145,8 @@ function Members({ layout, size }: { layout: PvLayout; size: number }) {
           {member.state === 'out' && <Badge tone="full">out</Badge>}
           {member.onto && (
             <Badge tone="b">
-              rebuilt onto {member.onto}, {percent(member.rebuilt ?? 0, size)} done
+              rebuilt onto {member.onto}
+              {rebuildProgress(member)}
             </Badge>
           )}
           {member.state === 'out' && (

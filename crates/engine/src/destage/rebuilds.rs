@@ -11,6 +11,10 @@ const OTHERS: u64 = 9;
 /// Nanoseconds for which steps come before other work at least, and at most, at once.
 const LEAST_OWED: u64 = 5_000_000;
 const MOST_OWED: u64 = 100_000_000;
+/// Nanoseconds of steps that are made up for when they came late.
+const MADE_UP: u64 = 1_000_000_000;
+/// Nanoseconds of an hour.
+const HOUR: u64 = 3_600_000_000_000;
 
 /// How far rebuilds have come, in memory.
 #[derive(Default)]
@@ -20,6 +24,8 @@ pub(crate) struct Rebuilds {
     turn: bool,
     /// Time at which steps last came before work that is urgent.
     paid_at: u64,
+    /// Time at which an hour began, in which reads that fail count together.
+    hour: u64,
     /// Times since which members are known to be out: (physical volume, member).
     out: BTreeMap<(u32, usize), u64>,
 }
@@ -51,6 +57,15 @@ impl Rebuilds {
     /// Notes that steps came before work that is urgent until now, or that there were no steps.
     pub(crate) fn pay(&mut self, now: u64) {
         self.paid_at = now;
+    }
+
+    /// Returns whether an hour is over, and begins the next one.
+    pub(crate) fn is_hour_over(&mut self, now: u64) -> bool {
+        let is_over = now.saturating_sub(self.hour) >= HOUR;
+        if is_over {
+            self.hour = now;
+        }
+        is_over
     }
 
     pub(crate) fn position(&self, pv: u32, begun: u64, stored: u64) -> u64 {
@@ -86,6 +101,13 @@ impl Rebuilds {
         self.positions.values().map(|of| of.waits_until)
     }
 
+    /// Returns the time at which the step that is taken now was due. Steps that come late for other
+    /// work are made up for, so that the rate is kept, but not those of a long time.
+    pub(crate) fn due(&self, pv: u32, now: u64) -> u64 {
+        let due = self.positions.get(&pv).map(|of| of.waits_until).filter(|due| *due > 0);
+        due.map_or(now, |due| due.clamp(now.saturating_sub(MADE_UP), now))
+    }
+
     pub(crate) fn wait(&mut self, pv: u32, now: u64) {
         self.positions.entry(pv).or_default().waits_until = now.saturating_add(WAIT);
     }
@@ -105,6 +127,13 @@ mod tests {
     }
 
     #[test]
+    fn an_hour_is_over_once() {
+        let mut rebuilds = Rebuilds::default();
+        let over = [HOUR - 1, HOUR, HOUR + 1, 2 * HOUR - 1, 5 * HOUR].map(|now| rebuilds.is_hour_over(now));
+        assert_eq!(over, [false, true, false, false, true]);
+    }
+
+    #[test]
     fn a_member_is_out_since_it_was_seen_first() {
         let mut rebuilds = Rebuilds::default();
         assert_eq!(rebuilds.note_out(1, &[], 5), []);
@@ -115,6 +144,9 @@ mod tests {
         assert_eq!(rebuilds.note_out(1, &[(2, 0), (3, 0)], 10), [(2, 7), (3, 10)]);
         rebuilds.set(1, 4, 100, 50);
         assert!(rebuilds.waits(1, 49) && !rebuilds.waits(1, 50));
+        // A step that comes late is due when it was.
+        let due = [50, 51, 50 + MADE_UP, 70 + MADE_UP].map(|now| rebuilds.due(1, now));
+        assert_eq!((due, rebuilds.due(7, 9)), ([50, 50, 50, 70], 9));
         assert_eq!((rebuilds.position(1, 4, 0), rebuilds.position(1, 5, 0)), (100, 0));
     }
 }

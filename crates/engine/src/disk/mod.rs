@@ -27,7 +27,7 @@ pub use image::{Image, PAGE as IMAGE_PAGE};
 pub(crate) use lane::SerialWriter;
 pub use layer::{Layer, LayeredDir, LayeredDisk, LowerDisk};
 pub(crate) use layout::BlockSums;
-pub use layout::{DiskLayout, Growth, Mirror, Raid5};
+pub use layout::{DiskLayout, Growth, Mirror, Raid5, RebuildProgress};
 pub use memory::MemDir;
 pub(crate) use open_files::{NamedFile, OpenFiles};
 pub use overlay::OverlayDir;

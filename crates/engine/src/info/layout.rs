@@ -1,6 +1,6 @@
 //! What is told of layouts.
 
-pub use crate::disk::Growth;
+pub use crate::disk::{Growth, RebuildProgress};
 use crate::settings::LayoutShape;
 
 /// The state of a layout: a physical volume whose content is on several disks.
@@ -51,7 +51,15 @@ pub struct MemberInfo {
     /// Bytes of `content` that may have changed since the member went out. Its disk has the rest
     /// when it comes back. `None`: that is not known, or the member is in.
     pub changed: Option<u64>,
-    /// The disk that the member is rebuilt onto, and the byte of the content up to which it has the
-    /// content. After a restart the rebuild continues where that was last stored.
-    pub incoming: Option<(String, u64)>,
+    /// The disk that the member is rebuilt onto.
+    pub incoming: Option<IncomingInfo>,
+}
+
+/// A disk that a member of a layout is rebuilt onto.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IncomingInfo {
+    /// Path as the operator gave it.
+    pub path: String,
+    /// How far the rebuild has come. `None`: it has taken no step since the pool was opened.
+    pub progress: Option<RebuildProgress>,
 }

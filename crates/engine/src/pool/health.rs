@@ -8,10 +8,24 @@ use super::Pool;
 use crate::branch::Branch;
 use crate::error::ErrorKind;
 use crate::health::{Health, Warning, code};
+use crate::info::layout::{IncomingInfo, RebuildProgress};
 use crate::journal::SegmentFile;
 use crate::shortage::Task;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+
+/// Tells how far a rebuild has come, as the end of a sentence.
+fn told(progress: RebuildProgress) -> String {
+    let RebuildProgress { copied, left, seconds } = progress;
+    let percent = u128::from(copied) * 100 / (u128::from(copied) + u128::from(left)).max(1);
+    let time = match seconds {
+        None => String::new(),
+        Some(seconds) if seconds < 90 => format!(" in about {seconds} s"),
+        Some(seconds) if seconds < 90 * 60 => format!(" in about {} min", seconds.div_ceil(60)),
+        Some(seconds) => format!(" in about {} h", seconds.div_ceil(3600)),
+    };
+    format!(", {percent} % is done; the rest, {left} bytes, is there{time}")
+}
 
 impl Pool {
     /// Returns whether the pool can be trusted, and the warnings for the operator.
@@ -62,14 +76,14 @@ impl Pool {
                 "{} reads of {} have failed since the start, the last {}",
                 pv.read_errors, pv.path, pv.last_read_error
             );
-            warnings.push(Warning::new(code::PV_READ_ERRORS, text));
+            warnings.push(Warning::new(code::PV_READ_ERRORS, text).of(pv.path));
         }
         for (path, failure) in self.pvs().into_iter().filter_map(|pv| Some((pv.path, pv.failure?))) {
             let text = format!(
                 "physical volume {path} has failed: the server writes no more data to it, still reads its data, and writes new \
                  content to the others: {failure}"
             );
-            warnings.push(Warning::new(code::PV_FAILED, text));
+            warnings.push(Warning::new(code::PV_FAILED, text).of(path));
         }
     }
 
@@ -83,9 +97,8 @@ impl Pool {
                     n => format!("{n} further failures of members are survived"),
                 };
                 let next = match &member.incoming {
-                    Some((path, rebuilt)) => {
-                        let percent = u128::from(*rebuilt) * 100 / u128::from(pv.size.max(1));
-                        format!("it is rebuilt onto {path}, {percent} % is done")
+                    Some(IncomingInfo { path, progress }) => {
+                        format!("it is rebuilt onto {path}{}", progress.map(told).unwrap_or_default())
                     }
                     None if self.core.spares.is_any_fitting(member.size)
                         && self.core.options.spare_after.is_some() =>
@@ -107,7 +120,7 @@ impl Pool {
                     "member {} of {} is out ({}); {survives}; {next}",
                     member.path, pv.path, member.reason
                 );
-                warnings.push(Warning::new(code::LAYOUT_DEGRADED, text));
+                warnings.push(Warning::new(code::LAYOUT_DEGRADED, text).of(&member.path));
             }
         }
         for spare in self.spares().into_iter().filter(|spare| !spare.problem.is_empty()) {
@@ -115,7 +128,7 @@ impl Pool {
                 "spare disk {} can't be used: {}; `hindcast pool remove {}` forgets it",
                 spare.path, spare.problem, spare.path
             );
-            warnings.push(Warning::new(code::SPARE_MISSING, text));
+            warnings.push(Warning::new(code::SPARE_MISSING, text).of(spare.path));
         }
     }
 
@@ -129,7 +142,7 @@ impl Pool {
                      could damage data beside a write",
                     pv.path
                 );
-                warnings.push(Warning::new(code::BLOCKS_LARGE, text));
+                warnings.push(Warning::new(code::BLOCKS_LARGE, text).of(&pv.path));
             }
         }
     }
@@ -224,7 +237,11 @@ impl Pool {
                     totals.capacity,
                     self.core.options.low_space_percent
                 );
-                warnings.push(Warning::new(code::SPACE_LOW, text));
+                let low = Warning::new(code::SPACE_LOW, text);
+                warnings.push(match &pv {
+                    Some(pv) => low.of(&pv.path),
+                    None => low,
+                });
             }
             if self.core.is_low_on_space(area) && totals.available < totals.own {
                 let what = pv.as_ref().map_or("the pool", |pv| &pv.path);
@@ -240,12 +257,12 @@ impl Pool {
                 "volume {volume} has used {used} epochs; at {} it gets a new branch",
                 self.core.options.renew_at_epoch
             );
-            warnings.push(Warning::new(code::EPOCHS_LOW, text));
+            warnings.push(Warning::new(code::EPOCHS_LOW, text).of(volume));
         }
         for (volume, taken, reserve) in self.over_reserve() {
             let text =
                 format!("the snapshots of {volume} take {taken} bytes, more than the {reserve} reserved");
-            warnings.push(Warning::new(code::RESERVE_EXCEEDED, text));
+            warnings.push(Warning::new(code::RESERVE_EXCEEDED, text).of(volume));
         }
     }
 

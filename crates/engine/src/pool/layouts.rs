@@ -10,7 +10,7 @@ use crate::disk::layout::record::{
 use crate::disk::layout::{NewLayout, NewMember, create, path_of};
 use crate::disk::{Cause, Dir, Disk, DiskLayout, Growth};
 use crate::error::{Error, ErrorKind, Result, conflict, invalid, not_found};
-use crate::info::layout::{LayoutInfo, MemberInfo};
+use crate::info::layout::{IncomingInfo, LayoutInfo, MemberInfo};
 use crate::info::pv::PvInfo;
 use crate::settings::{LayoutShape, LayoutSpec, PvSpec};
 use crate::space::label::DATA_START;
@@ -31,7 +31,10 @@ pub(super) fn layout_info(disk: &dyn Disk, extent_size: u64) -> Option<LayoutInf
         is_in: of.is_in,
         reason: of.reason.clone(),
         changed: of.is_listed.then(|| members.stale_of(&record, number)),
-        incoming: of.incoming.as_ref().map(|new| (new.path.clone(), new.rebuilt.max(members.copied()))),
+        incoming: of
+            .incoming
+            .as_ref()
+            .map(|new| IncomingInfo { path: new.path.clone(), progress: members.progress() }),
     };
     Some(LayoutInfo {
         name: members.name().to_owned(),

@@ -40,7 +40,7 @@ mod usage;
 pub use crate::clock::{ClockChange, ClockInfo};
 pub use crate::health::{Health, Warning, code};
 pub use crate::info::feature::{FeatureInfo, FeatureState};
-pub use crate::info::layout::{Growth, LayoutInfo, MemberInfo, SpareInfo};
+pub use crate::info::layout::{Growth, IncomingInfo, LayoutInfo, MemberInfo, RebuildProgress, SpareInfo};
 pub use crate::info::pv::{DedicatedSpace, PvInfo};
 pub use crate::info::rebalance::RebalanceInfo;
 pub use crate::info::recompression::RecompressInfo;

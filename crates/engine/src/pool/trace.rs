@@ -37,7 +37,7 @@ impl Pool {
                 None => vec![pv.path.clone()],
                 Some(layout) => {
                     let incoming =
-                        |member: &crate::info::layout::MemberInfo| Some(member.incoming.clone()?.0);
+                        |member: &crate::info::layout::MemberInfo| Some(member.incoming.clone()?.path);
                     let members = layout.members.iter();
                     let paths = members.flat_map(|member| [Some(member.path.clone()), incoming(member)]);
                     paths.flatten().collect()

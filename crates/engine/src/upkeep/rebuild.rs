@@ -31,6 +31,11 @@ impl Destager {
     /// now.
     pub(crate) fn rebuild_members(&self, state: &mut BackgroundState) -> Result<bool> {
         let _cause = Cause::Rebuild.begin();
+        if state.rebuilds.is_hour_over(self.core.world.clock.monotonic()) {
+            let layouts =
+                |pv: &Arc<Pv>| pv.disk.as_layout().map(|layout| layout.members().forget_read_errors());
+            self.held_pvs().iter().filter_map(layouts).for_each(drop);
+        }
         for pv in self.least_redundant_first() {
             let Some(layout) = pv.disk.as_layout() else { continue };
             let unreadable = layout.members().take_unreadable();
@@ -237,6 +242,10 @@ impl Destager {
         let Some(layout) = pv.disk.as_layout() else { return Ok(()) };
         let failed = |e| Error::io(format!("rebuild a member of {}", pv.path), e);
         let at = state.rebuilds.position(pv.id, begun, stored);
+        if layout.members().progress().is_none() {
+            let left = self.left_to_copy(state, pv, layout, at);
+            layout.members().note_first_step(begun, left, self.core.world.clock.monotonic());
+        }
         let Some(next) = self.next_to_copy(state, pv, layout, (begun, at)) else { return Ok(()) };
         if next.is_empty() {
             // The catalog knows what no member could read before the disk is a member.
@@ -247,13 +256,29 @@ impl Destager {
             state.rebuilds.forget(pv.id);
             return Ok(());
         }
-        let end = next.end;
+        let (end, copied) = (next.end, next.end - next.start);
         self.copy_on_layout(state, pv, begun, next)?;
-        layout.members().note_copied(begun, end);
+        layout.members().note_step(begun, copied, self.core.world.clock.monotonic());
         if end - stored >= STORED_AFTER {
             layout.note_rebuilt(begun, end).map_err(failed)?;
         }
         Ok(())
+    }
+
+    /// Returns the number of bytes, from `at` on, that are in use and have to be copied.
+    fn left_to_copy(&self, state: &BackgroundState, pv: &Pv, layout: DiskLayout<'_>, mut at: u64) -> u64 {
+        let mut left = 0;
+        loop {
+            let next = self.next_in_use(state, pv, at..u64::MAX);
+            if next.is_empty() {
+                return left;
+            }
+            at = next.end;
+            if let Some(part) = layout.first_to_copy(next) {
+                left += part.end - part.start;
+                at = part.end;
+            }
+        }
     }
 
     /// Returns the first bytes of a physical volume, from `at` on, that are in use and have to be
@@ -313,7 +338,8 @@ impl Destager {
         self.core.positions.bytes.fetch_add(len, Ordering::Relaxed);
         let rate = layout.members().rate().unwrap_or(self.core.options.rebuild_rate);
         let pause = len.saturating_mul(NANOSECOND).checked_div(rate).unwrap_or(0);
-        state.rebuilds.set(pv.id, begun, range.end, now.saturating_add(pause.min(LONGEST_PAUSE)));
+        let next = state.rebuilds.due(pv.id, now).saturating_add(pause.min(LONGEST_PAUSE));
+        state.rebuilds.set(pv.id, begun, range.end, next);
         Ok(())
     }
 

@@ -4,6 +4,7 @@
 //! sync returns. From then on nothing reads that member, until it was rebuilt.
 
 use super::growth::PlaceMove;
+use super::progress::RebuildSteps;
 use super::record::{Incoming, LayoutKind, LayoutRecord, MAX_MEMBERS};
 use super::returning::{drop_unused_list, forget_stale};
 use super::stale::{self, StaleRegions};
@@ -17,9 +18,9 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-/// Number of failed reads after which a member is out, although its disk still answers. A scratch
-/// makes dozens of sectors unreadable, which are written again from the other disks; a disk with
-/// hundreds of them is about to fail.
+/// Number of failed reads within about an hour after which a member is out, although its disk still
+/// answers. A scratch makes dozens of sectors unreadable, which are written again from the other
+/// disks; a disk with hundreds of them is about to fail.
 pub(super) const MAX_READ_ERRORS: u32 = 256;
 /// Number of ranges that wait to be mended. Reads find further ones again.
 const MAX_UNREADABLE: usize = 1024;
@@ -33,7 +34,8 @@ pub(super) struct Member {
     pub(super) disk: ArcSwapOption<Opened>,
     /// The disk that the member is rebuilt onto.
     pub(super) incoming: ArcSwapOption<Opened>,
-    /// Number of reads that failed since the layout was opened or the member was rebuilt.
+    /// Number of reads that failed since [`Members::forget_read_errors`], or since the layout was
+    /// opened or the member was rebuilt.
     pub(super) read_errors: AtomicU32,
     /// Whether some of these reads failed although the disk answers. The disk has a bad medium, and
     /// needs all its content again.
@@ -60,8 +62,7 @@ pub(crate) struct Members {
     /// Number of rebuilds and moves of places that began, and of lists of stale regions that were
     /// forgotten. What was copied before the last of them is not on its disk.
     pub(super) begun: AtomicU64,
-    /// Up to where a rebuild has copied, and the number of those that had begun with it.
-    copied: Mutex<(u64, u64)>,
+    pub(super) steps: RebuildSteps,
     /// Whether the members take over what one had that is out.
     pub(super) takes_over: AtomicBool,
     /// Sequence number of the last record that had nothing to gain.
@@ -181,7 +182,7 @@ impl Members {
             // A list that one opening has added to is no longer that of the record before it.
             unsaved: AtomicBool::new(!is_known || has_list),
             begun: AtomicU64::new(0),
-            copied: Mutex::default(),
+            steps: RebuildSteps::default(),
             takes_over: AtomicBool::new(false),
             grown: AtomicU64::new(0),
             moving: Mutex::default(),
@@ -546,16 +547,9 @@ impl Members {
         Some((self.begun.load(Ordering::SeqCst), rebuilt))
     }
 
-    /// Notes up to where the content was copied since so many rebuilds had begun. Nothing relies on
-    /// it.
-    pub(crate) fn note_copied(&self, begun: u64, to: u64) {
-        *self.copied.lock() = (begun, to);
-    }
-
-    /// Returns up to where the rebuild that is under way has copied, as far as this opening knows.
-    pub(crate) fn copied(&self) -> u64 {
-        let (begun, to) = *self.copied.lock();
-        if begun == self.begun.load(Ordering::SeqCst) { to } else { 0 }
+    /// Forgets the reads that failed, so that only those of a limited time count together.
+    pub(crate) fn forget_read_errors(&self) {
+        self.all.iter().for_each(|member| member.read_errors.store(0, Ordering::Relaxed));
     }
 
     /// Syncs the disks that members are rebuilt onto.
