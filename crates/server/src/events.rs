@@ -60,6 +60,14 @@ struct State {
     directory: Option<PathBuf>,
 }
 
+impl State {
+    /// Returns the position in the ring of the first event after a number. Threads that serve
+    /// clients wait for whoever holds the lock, and many look for events, so nobody walks the ring.
+    fn behind(&self, number: u64) -> usize {
+        self.ring.partition_point(|event| event.id <= number)
+    }
+}
+
 /// What follows a number in the list of events.
 pub(crate) struct Following {
     /// The events after the number, oldest first.
@@ -124,8 +132,8 @@ impl Events {
     /// that are not in memory any more from the files.
     pub(crate) fn newest(&self, before: Option<u64>, limit: usize) -> Vec<Event> {
         let state = self.0.state.lock();
-        let older = state.ring.iter().rev().filter(|event| before.is_none_or(|before| event.id < before));
-        let mut found: Vec<Event> = older.take(limit).cloned().collect();
+        let end = before.map_or(state.ring.len(), |before| state.behind(before.saturating_sub(1)));
+        let mut found: Vec<Event> = state.ring.range(..end).rev().take(limit).cloned().collect();
         let edge = state.ring.front().map(|event| event.id).into_iter().chain(before).min();
         let directory = state.directory.clone().filter(|_| found.len() < limit);
         drop(state);
@@ -140,10 +148,12 @@ impl Events {
     /// Returns the events after a number.
     pub(crate) fn after(&self, number: u64) -> Following {
         let state = self.0.state.lock();
-        let events: Vec<Event> = state.ring.iter().filter(|event| event.id > number).cloned().collect();
+        let at = state.behind(number);
+        let events: Vec<Event> = state.ring.range(at..).cloned().collect();
         // Numbers that were left out after a crash are a gap in the ring.
-        let next = state.ring.iter().find(|event| event.id > number).map(|event| event.id);
-        let is_known = state.ring.iter().any(|event| event.id == number);
+        let next = events.first().map(|event| event.id);
+        let known = at.checked_sub(1).and_then(|before| state.ring.get(before));
+        let is_known = known.is_some_and(|event| event.id == number);
         let first = state.ring.front().map_or(state.last + 1, |event| event.id);
         let skipped = !is_known && next.is_some_and(|next| next - number > 1) && number >= first;
         // A number that was never given is one of another server's, or of lost files.
@@ -173,7 +183,7 @@ impl Events {
     pub(crate) fn save(&self) {
         let (new, files) = {
             let mut state = self.0.state.lock();
-            let new: Vec<Event> = state.ring.iter().filter(|event| event.id > state.saved).cloned().collect();
+            let new: Vec<Event> = state.ring.range(state.behind(state.saved)..).cloned().collect();
             match (new.last().map(|event| event.id), state.files.take()) {
                 (Some(_), Some(files)) => (new, files),
                 (_, files) => {

@@ -12,12 +12,17 @@ use hindcast_api::{ErrorBody, ErrorKind, Event, MAX_EVENTS};
 use serde::Deserialize;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::watch;
+use tokio::time::Instant;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
 /// Number of events in a page if a request does not tell it.
 const PAGE: u32 = 100;
+/// Time from events to the next ones of a stream. A burst of events then wakes each stream a few
+/// times, and not whoever causes them once for each stream and event.
+const PAUSE: Duration = Duration::from_millis(50);
 
 pub(super) fn router() -> OpenApiRouter<Arc<App>> {
     OpenApiRouter::new().routes(routes!(events))
@@ -75,10 +80,13 @@ struct Follower {
     events: Events,
     changes: watch::Receiver<u64>,
     seen: u64,
+    /// The time before which nothing more is sent.
+    next: Instant,
 }
 
 impl Feed for Follower {
     async fn next(&mut self, sent: &mut Sent) -> io::Result<()> {
+        tokio::time::sleep_until(self.next).await;
         loop {
             self.changes.mark_unchanged();
             let found = self.events.after(self.seen);
@@ -91,6 +99,7 @@ impl Feed for Follower {
                 self.seen = self.seen.max(event.id);
             }
             if !sent.is_empty() {
+                self.next = Instant::now() + PAUSE;
                 return Ok(());
             }
             self.changes.changed().await.map_err(io::Error::other)?;
@@ -101,5 +110,5 @@ impl Feed for Follower {
 fn follow(app: &Arc<App>, listener: StreamCaller, after: Option<u64>) -> Result<Response, ApiError> {
     let events = app.events.clone();
     let (changes, seen) = (events.changes(), after.unwrap_or_else(|| events.last()));
-    stream(app, listener, Follower { events, changes, seen })
+    stream(app, listener, Follower { events, changes, seen, next: Instant::now() })
 }
