@@ -94,6 +94,8 @@ mod placed;
 mod policies;
 pub mod pool;
 mod repairs;
+#[cfg_attr(not(feature = "mutations"), expect(unreachable_pub))]
+mod rule;
 pub mod salvage;
 mod sequence;
 mod settings;
@@ -112,4 +114,6 @@ mod volume;
 pub mod world;
 
 pub use error::{Error, ErrorKind, Result};
+#[cfg(feature = "mutations")]
+pub use rule::Rule;
 pub use volume::{ChangeRun, Difference, Volume};

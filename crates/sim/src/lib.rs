@@ -7,7 +7,8 @@
 //!
 //! - [`random_run`] runs one seed.
 //! - [`enumerate`] cuts small scripts at every point.
-//! - [`mutate`] disables the syncs of one purpose and demands that a script or a seed fails.
+//! - [`mutate`] disables the syncs of one purpose, or breaks a rule, and demands that a script or a
+//!   seed fails.
 #![forbid(unsafe_code)]
 
 mod ages;
@@ -44,7 +45,7 @@ pub use disk::{Counts, CrashPoint, Failing, SimDir};
 pub use enumerate::{Cut, Enumerated, Part, cuts, enumerate, run_script};
 pub use fate::{PowerLoss, TearModel};
 pub use generate::{Generator, Theme};
-pub use mutate::{Caught, mutate};
+pub use mutate::{Caught, Mutation, mutate};
 pub use oracle::{SnapId, SnapshotModel, State, VolId, VolumeModel};
 pub use rand::Rand;
 pub use run::{Outcome, Run, Trace};

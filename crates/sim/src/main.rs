@@ -2,7 +2,9 @@
 //! usage.
 
 use hindcast_engine::disk::SyncPurpose;
-use hindcast_sim::{Caught, Crash, CrashPoint, Cut, DEFAULT_OPS, Part, PowerLoss, Script, Shape, Summary};
+use hindcast_sim::{
+    Caught, Crash, CrashPoint, Cut, DEFAULT_OPS, Mutation, Part, PowerLoss, Script, Shape, Summary,
+};
 use hindcast_sim::{enumerate, mutate, random_run, run_script, scripts};
 use std::io::Write;
 use std::process::ExitCode;
@@ -15,7 +17,8 @@ usage: sim --seed N [--verbose]              one seed; --verbose tells every ste
        sim --seeds N [--from S] [--jobs J]   many seeds
        sim --enumerate [NAME]                scripts, crashed at every disk operation and every sync
        sim --enumerate NAME --cut CUT        one cut of one script, as a failure names it
-       sim --mutate [PURPOSE]                drop the syncs of each purpose, and demand that it is noticed
+       sim --mutate [PURPOSE|RULE]           drop the syncs of each purpose, or break each rule (if built with the
+                                             feature mutations), and demand that it is noticed
 other: --ops N        operations per seed (120)
        --drop-sync PURPOSE   for --seed, --seeds and --cut: syncs of this purpose do nothing
        --part K/N            for --enumerate: every N-th cut of each script, from the K-th on (1/2 or 2/2: one half)
@@ -46,7 +49,7 @@ struct Args {
     enumerate: Option<Option<String>>,
     cut: Option<Cut>,
     part: Option<Part>,
-    mutate: Option<Option<SyncPurpose>>,
+    mutate: Option<Option<Mutation>>,
     dropped: Option<SyncPurpose>,
     sums: bool,
     on: Option<Shape>,
@@ -98,7 +101,7 @@ fn parse(words: Vec<String>) -> Result<Args, String> {
             "--enumerate" => args.enumerate = Some(words.next_if(|w| !w.starts_with("--"))),
             "--mutate" => {
                 let name = words.next_if(|w| !w.starts_with("--"));
-                args.mutate = Some(name.map(|name| purpose(&name)).transpose()?);
+                args.mutate = Some(name.map(|name| mutation(&name)).transpose()?);
             }
             "--drop-sync" => args.dropped = Some(purpose(&words.next().unwrap_or_default())?),
             "--part" => args.part = Some(parse_part(&words.next().unwrap_or_default())?),
@@ -122,6 +125,14 @@ fn parse_shape(name: &str) -> Result<Shape, String> {
         "raid5-wide" => Ok(Shape::WIDE),
         _ => Err(format!("--on {name}: it must be mirror, raid5 or raid5-wide")),
     }
+}
+
+fn mutation(name: &str) -> Result<Mutation, String> {
+    let found = Mutation::all().into_iter().find(|mutation| mutation.name() == name);
+    found.ok_or_else(|| {
+        let names: Vec<&str> = Mutation::all().into_iter().map(Mutation::name).collect();
+        format!("{name:?} is none of {}", names.join(", "))
+    })
 }
 
 fn purpose(name: &str) -> Result<SyncPurpose, String> {
@@ -348,23 +359,30 @@ fn one_cut(name: Option<&str>, cut: Cut, args: &Args) -> u64 {
     }
 }
 
-fn mutations(only: Option<SyncPurpose>, args: &Args) -> u64 {
+fn mutations(only: Option<Mutation>, args: &Args) -> u64 {
     let seeds = args.seeds.unwrap_or(2000);
     let ops = args.ops.unwrap_or(DEFAULT_OPS);
     let (mut passed, mut failed) = (0, 0);
-    for purpose in SyncPurpose::ALL.into_iter().filter(|p| only.is_none_or(|o| o == *p)) {
-        let name = purpose.name();
-        match mutate(purpose, seeds, ops, jobs(args)) {
+    if cfg!(not(feature = "mutations")) {
+        say!("SKIPPED: no rule is broken, because the feature mutations is off");
+    }
+    for mutation in Mutation::all().into_iter().filter(|m| only.is_none_or(|o| o == *m)) {
+        let name = match mutation {
+            Mutation::Dropped(purpose) => format!("{} syncs", purpose.name()),
+            #[cfg(feature = "mutations")]
+            Mutation::Broken(rule) => format!("rule {}", rule.name()),
+        };
+        match mutate(mutation, seeds, ops, jobs(args)) {
             Caught::Script(script, cut, why) => {
-                say!("without {name} syncs: script {script} cut at {} notices: {why}", name_cut(&cut));
+                say!("without {name}: script {script} cut at {} notices: {why}", name_cut(&cut));
                 passed += 1;
             }
             Caught::Seed(seed, why) => {
-                say!("without {name} syncs: seed {seed} notices: {why}");
+                say!("without {name}: seed {seed} notices: {why}");
                 passed += 1;
             }
             Caught::Never => {
-                say!("without {name} syncs: FAILED: nobody notices in all scripts and {seeds} seeds");
+                say!("without {name}: FAILED: nobody notices in all scripts and {seeds} seeds");
                 failed += 1;
             }
         }

@@ -1,5 +1,5 @@
-//! Mutation tests: they prove that the simulator notices missing syncs. The syncs of one purpose do
-//! nothing, and a script or a seed must fail.
+//! Mutation tests: they prove that the simulator notices missing syncs and broken rules. A script or
+//! a seed must fail.
 
 use crate::enumerate::{Cut, Part, enumerate};
 use crate::layouts::Shape;
@@ -7,7 +7,60 @@ use crate::random_run;
 use crate::scripts::{Script, scripts};
 use hindcast_engine::disk::SyncPurpose;
 
-/// The run that noticed missing syncs of one purpose.
+/// What is wrong in all runs of a mutation test.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mutation {
+    /// The syncs of one purpose do nothing.
+    Dropped(SyncPurpose),
+    /// The engine breaks a rule.
+    #[cfg(feature = "mutations")]
+    Broken(hindcast_engine::Rule),
+}
+
+impl Mutation {
+    /// All mutations that this build can make.
+    pub fn all() -> Vec<Mutation> {
+        let all = SyncPurpose::ALL.into_iter().map(Mutation::Dropped);
+        #[cfg(feature = "mutations")]
+        let all = all.chain(hindcast_engine::Rule::ALL.into_iter().map(Mutation::Broken));
+        all.collect()
+    }
+
+    /// The name of the purpose or of the rule.
+    pub fn name(self) -> &'static str {
+        match self {
+            Mutation::Dropped(purpose) => purpose.name(),
+            #[cfg(feature = "mutations")]
+            Mutation::Broken(rule) => rule.name(),
+        }
+    }
+
+    fn dropped(self) -> Option<SyncPurpose> {
+        match self {
+            Mutation::Dropped(purpose) => Some(purpose),
+            #[cfg(feature = "mutations")]
+            Mutation::Broken(_) => None,
+        }
+    }
+
+    /// Returns whether a script is likely to notice.
+    fn suits(self, script: &Script) -> bool {
+        let is_of_shared =
+            [SyncPurpose::CdpShared, SyncPurpose::CdpSorted].map(Some).contains(&self.dropped());
+        let layout = match self {
+            Mutation::Dropped(SyncPurpose::Layout | SyncPurpose::Stale) => Some(Shape::Mirror),
+            Mutation::Dropped(SyncPurpose::Parity) => Some(Shape::RAID5),
+            Mutation::Dropped(_) => None,
+            #[cfg(feature = "mutations")]
+            Mutation::Broken(hindcast_engine::Rule::Stale) => Some(Shape::RAID5),
+            #[cfg(feature = "mutations")]
+            Mutation::Broken(_) => return script.name.starts_with("reference"),
+        };
+        script.shared_segments == is_of_shared && script.layout == layout
+    }
+}
+
+/// The run that noticed a mutation.
 #[derive(Debug)]
 pub enum Caught {
     /// A cut of a script: (name, cut, failure).
@@ -18,20 +71,25 @@ pub enum Caught {
     Never,
 }
 
-/// Disables the syncs of `purpose` and looks for a failure: first in the scripts, then in up to
-/// `seeds` random runs.
-pub fn mutate(purpose: SyncPurpose, seeds: u64, ops: u64, jobs: usize) -> Caught {
-    let of_shared = [SyncPurpose::CdpShared, SyncPurpose::CdpSorted].contains(&purpose);
-    let (first, rest): (Vec<Script>, Vec<Script>) = scripts().into_iter().partition(|script| {
-        let is_first = match purpose {
-            SyncPurpose::Layout | SyncPurpose::Stale => script.layout == Some(Shape::Mirror),
-            SyncPurpose::Parity => script.layout == Some(Shape::RAID5),
-            _ => script.layout.is_none(),
-        };
-        script.shared_segments == of_shared && is_first
-    });
+/// Makes a mutation and looks for a failure: first in the scripts, then in up to `seeds` random
+/// runs. A broken rule is broken in all pools of the process meanwhile.
+pub fn mutate(mutation: Mutation, seeds: u64, ops: u64, jobs: usize) -> Caught {
+    #[cfg(feature = "mutations")]
+    if let Mutation::Broken(rule) = mutation {
+        hindcast_engine::Rule::break_in_all_pools(Some(rule));
+        let caught = look(mutation, seeds, ops, jobs);
+        hindcast_engine::Rule::break_in_all_pools(None);
+        return caught;
+    }
+    look(mutation, seeds, ops, jobs)
+}
+
+fn look(mutation: Mutation, seeds: u64, ops: u64, jobs: usize) -> Caught {
+    let dropped = mutation.dropped();
+    let (first, rest): (Vec<Script>, Vec<Script>) =
+        scripts().into_iter().partition(|script| mutation.suits(script));
     for script in first.into_iter().chain(rest) {
-        match enumerate(&script, Part::ALL, Some(purpose), 1, jobs) {
+        match enumerate(&script, Part::ALL, dropped, 1, jobs) {
             Ok(mut done) => {
                 if let Some((cut, why)) = done.failed.pop() {
                     return Caught::Script(script.name, cut, why);
@@ -42,7 +100,7 @@ pub fn mutate(purpose: SyncPurpose, seeds: u64, ops: u64, jobs: usize) -> Caught
         }
     }
     for seed in 0..seeds {
-        if let Err(why) = random_run(seed, ops, Some(purpose), None) {
+        if let Err(why) = random_run(seed, ops, dropped, None) {
             return Caught::Seed(seed, why);
         }
     }

@@ -1,7 +1,7 @@
 //! The real engine in the simulator: a sample of what `sim` runs at length.
 
 use hindcast_engine::disk::SyncPurpose;
-use hindcast_sim::{Caught, DEFAULT_OPS, Part, enumerate, mutate, plain_run, random_run, scripts};
+use hindcast_sim::{Caught, DEFAULT_OPS, Mutation, Part, enumerate, mutate, plain_run, random_run, scripts};
 
 #[test]
 fn random_runs_pass() {
@@ -22,7 +22,7 @@ fn the_script_of_shared_segments_sorts() {
 #[test]
 fn missing_syncs_of_shared_segments_are_noticed() {
     for purpose in [SyncPurpose::CdpShared, SyncPurpose::CdpSorted] {
-        let caught = mutate(purpose, 0, DEFAULT_OPS, 2);
+        let caught = mutate(Mutation::Dropped(purpose), 0, DEFAULT_OPS, 2);
         assert!(matches!(caught, Caught::Script("shared-history", ..)), "{purpose:?}: {caught:?}");
     }
 }
@@ -151,7 +151,7 @@ fn a_script_survives_every_cut() {
 
 #[test]
 fn a_missing_journal_sync_is_noticed() {
-    assert!(!matches!(mutate(SyncPurpose::Journal, 10, DEFAULT_OPS, 2), Caught::Never));
+    assert!(!matches!(mutate(Mutation::Dropped(SyncPurpose::Journal), 10, DEFAULT_OPS, 2), Caught::Never));
 }
 
 /// I5: content that a snapshot needs is durable in its new place, and the catalog records that

@@ -28,6 +28,7 @@ use crate::codec::outer_sum;
 use crate::disk::{Dir, Disk, Settled, is_unreadable};
 use crate::error::{Error, Result, corrupt};
 use crate::ids::Lsn;
+use crate::rule::Rule;
 use crate::units::BLOCK;
 use std::io;
 use std::ops::Range;
@@ -112,6 +113,9 @@ pub(super) fn end_at_missing_data(
     candidates: &mut Vec<Candidate>,
     scanned: &mut Scanned,
 ) -> Result<()> {
+    if !Rule::References.is_kept() {
+        return Ok(());
+    }
     let known = scanned.known_durable();
     let first = scanned.places.partition_point(|place| place.lsn <= known);
     for index in first..scanned.places.len() {
