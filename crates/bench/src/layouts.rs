@@ -3,6 +3,7 @@
 //! bytes that each server read from the disk and wrote to it, too.
 
 use crate::args::Scope;
+use crate::database::Database;
 use crate::fio::{self, Amount, Flush, Job};
 use crate::samples::{self, Row, Sample, Series, median};
 use crate::scratch::Scratch;
@@ -66,6 +67,10 @@ const WORKLOADS: [(&str, &str, u64, u32, Extent); 5] = [
     ("sustained random write 4 KiB, depth 32", "randwrite", 4 << 10, 32, Extent::Sustained(4)),
 ];
 
+/// The workload of a database, and the size of its blocks in bytes.
+const UPDATES: &str = "sustained updates of 8 KiB blocks, 3 % changed";
+const UPDATED: u64 = 8 << 10;
+
 /// A pool that takes part.
 struct Pool {
     hindcast: Hindcast,
@@ -107,6 +112,12 @@ pub(crate) fn run(common: &Common, args: &Args) -> Result<()> {
         eprint!("{}", report::progress(&LAYOUT, &row));
         rows.push(row);
         traffic.push((name, moved));
+    }
+    if scope.wants(UPDATES) {
+        let (row, moved) = updates(&pools, scope, &scratch)?;
+        eprint!("{}", report::progress(&LAYOUT, &row));
+        rows.push(row);
+        traffic.push((UPDATES, moved));
     }
     let mut text = traffic_table(&traffic);
     if scope.wants("cold writes") {
@@ -236,17 +247,51 @@ fn measure(
     scratch: &Scratch,
 ) -> Result<(Row, RowTraffic)> {
     let dir = scratch.join("");
+    in_turns(workload, (pools, rounds, job.block), scratch, &mut |pool, round| {
+        let job = Job { seed: round as u64 + 17, ..job.clone() };
+        sample(&job, &pool.server, &dir)
+    })
+}
+
+/// Measures updates as a database makes them. All pools go through the same contents.
+fn updates(pools: &[Pool], scope: &Scope, scratch: &Scratch) -> Result<(Row, RowTraffic)> {
+    let database = Database::new(scope.size, UPDATED as usize);
+    let connect = |pool: &Pool| pool.hindcast.connect(VOLUME);
+    for pool in pools {
+        database.load(&mut connect(pool)?)?;
+        process::settle(pool.server.pid(), SETTLE_LIMIT)?;
+    }
+    let count = scope.journal * if scope.quick { 1 } else { 4 } / UPDATED;
+    // The content before the round, and after it.
+    let (mut begun, mut before, mut after) = (0, database.clone(), database);
+    in_turns(UPDATES, (pools, scope.rounds, UPDATED), scratch, &mut |pool, round| {
+        if round > begun {
+            (begun, before) = (round, after.clone());
+        }
+        after = before.clone();
+        process::sample(pool.server.pid(), SETTLE_LIMIT, || {
+            after.update(&mut connect(pool)?, count, round as u64 + 17)
+        })
+    })
+}
+
+/// Measures what `run` does, for each pool in each round. The pools take turns. A request has
+/// `block` bytes.
+fn in_turns(
+    workload: &'static str,
+    (pools, rounds, block): (&[Pool], usize, u64),
+    scratch: &Scratch,
+    run: &mut dyn FnMut(&Pool, usize) -> Result<Sample>,
+) -> Result<(Row, RowTraffic)> {
     let mut series: Vec<Series> =
         pools.iter().map(|p| Series { server: p.server.name, samples: Vec::new() }).collect();
     let mut traffic: Vec<Vec<Traffic>> = vec![Vec::new(); pools.len()];
     for round in 0..rounds {
-        let job = Job { seed: round as u64 + 17, ..job.clone() };
         for turn in samples::turns(pools.len(), round) {
-            let server = &pools[turn].server;
             let before = scratch.disk_bytes()?;
-            let sample = sample(&job, server, &dir)?;
+            let sample = run(&pools[turn], round)?;
             let after = scratch.disk_bytes()?;
-            let client = (sample.outcome.requests * job.block) as f64;
+            let client = (sample.outcome.requests * block) as f64;
             traffic[turn].push(Traffic {
                 read: (after.read - before.read) as f64 / client,
                 written: (after.written - before.written) as f64 / client,

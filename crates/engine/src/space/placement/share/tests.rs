@@ -65,6 +65,52 @@ fn rendezvous(capacities: &[u64], item: u64) -> u32 {
     best.unwrap().1
 }
 
+/// Random Slicing (Miranda, Effert, Kang, Miller, Brinkmann and Cortes 2014): a table of slices of
+/// the circle, each with its disk. A disk that is added takes whole slices of the others, and of
+/// each of them a part of one more at most.
+#[derive(Clone, Default)]
+struct SliceTable(Vec<(f64, u32)>);
+
+impl SliceTable {
+    fn new(capacities: &[u64]) -> SliceTable {
+        let mut table = SliceTable(vec![(1.0, 0)]);
+        for disks in 2..=capacities.len() {
+            table.add(&capacities[..disks]);
+        }
+        table
+    }
+
+    /// Adds the last of the disks.
+    fn add(&mut self, capacities: &[u64]) {
+        let all: u64 = capacities.iter().sum();
+        let new = capacities.len() - 1;
+        let before = all - capacities[new];
+        // What each disk has too much.
+        let mut excess: Vec<f64> =
+            capacities[..new].iter().map(|c| *c as f64 / before as f64 - *c as f64 / all as f64).collect();
+        let mut slices = Vec::new();
+        for (length, disk) in std::mem::take(&mut self.0) {
+            let taken = excess[disk as usize].min(length);
+            excess[disk as usize] -= taken;
+            slices.extend((taken > 0.0).then_some((taken, new as u32)));
+            slices.extend((length - taken > 0.0).then_some((length - taken, disk)));
+        }
+        // Neighbours of the same disk are one slice.
+        for (length, disk) in slices {
+            match self.0.last_mut() {
+                Some((last, of)) if *of == disk => *last += length,
+                _ => self.0.push((length, disk)),
+            }
+        }
+    }
+
+    fn loads(&self, disks: usize) -> Vec<f64> {
+        let mut loads = vec![0.0; disks];
+        self.0.iter().for_each(|(length, disk)| loads[*disk as usize] += length);
+        loads
+    }
+}
+
 /// The part of `items` that has another place in `after` than in `before`, and the part that moved
 /// between disks other than `pv`.
 fn moved(items: u64, pv: u32, before: impl Fn(u64) -> u32, after: impl Fn(u64) -> u32) -> (f64, f64) {
@@ -198,4 +244,22 @@ fn golden_places() {
     let map = map(&[800, 400, 1600, 1200, 800]);
     let places: Vec<u32> = (0..24).map(|part| map.place(item(BranchId(3), part)).unwrap()).collect();
     assert_eq!(places, [4, 3, 1, 4, 0, 3, 1, 2, 2, 0, 3, 2, 3, 0, 2, 2, 3, 3, 2, 2, 2, 3, 1, 3]);
+}
+
+/// Random Slicing is exact and moves the least, but it has a table that grows, and that all who
+/// place anything must have. Share needs the list of disks only.
+#[test]
+fn random_slicing_is_exact_and_has_a_table() {
+    for (disks, slices) in [(8, 10..50), (100, 500..5_000), (300, 2_000..45_000)] {
+        let mut capacities = unequal(disks);
+        let before = SliceTable::new(&capacities);
+        let (most, _) = evenness(&before.loads(disks), &capacities);
+        assert!(most < 1.000_001, "{disks} disks: {most}");
+        assert!(slices.contains(&before.0.len()), "{disks} disks: {} slices", before.0.len());
+        capacities.push(1000);
+        let mut after = before;
+        after.add(&capacities);
+        let least = 1000.0 / capacities.iter().sum::<u64>() as f64;
+        assert!((after.loads(disks + 1)[disks] / least - 1.0).abs() < 1e-6, "{disks} disks");
+    }
 }
