@@ -1,5 +1,6 @@
 //! Placements: where the pool, or a volume, has its new data.
 
+use crate::failure::Failure;
 use clap::Args;
 use hindcast_api::{PatchPlacement, Placement, Pool, Size, Volume};
 
@@ -27,6 +28,30 @@ impl Sizes {
             snapshots: self.snapshots,
             snapshot_percent: self.snapshot_percent,
         }
+    }
+}
+
+/// The sizes of the placement snap-aware, for a volume.
+#[derive(Debug, Args)]
+pub(crate) struct VolumeSizes {
+    #[command(flatten)]
+    sizes: Sizes,
+    /// With snap-aware: number of slices into which the volume is cut, in the place of --slice-size
+    #[arg(long, value_name = "NUMBER", requires = "placement", conflicts_with = "slice_size",
+        value_parser = clap::value_parser!(u64).range(1..))]
+    slices: Option<u64>,
+}
+
+impl VolumeSizes {
+    /// Returns a placement with these sizes. `volume_size` returns the size of the volume.
+    pub(crate) fn with(
+        &self,
+        policy: Option<Placement>,
+        volume_size: impl FnOnce() -> Result<u64, Failure>,
+    ) -> Result<PatchPlacement, Failure> {
+        let patch = self.sizes.with(policy);
+        let Some(slices) = self.slices else { return Ok(patch) };
+        Ok(PatchPlacement { slice_size: Some(volume_size()?.div_ceil(slices)), ..patch })
     }
 }
 
@@ -77,6 +102,30 @@ fn described(policy: Placement, slice_size: Option<u64>, gap_size: Option<u64>) 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_number_of_slices_becomes_their_size() {
+        #[derive(clap::Parser)]
+        struct Cli {
+            #[arg(long)]
+            placement: Option<Placement>,
+            #[command(flatten)]
+            sizes: VolumeSizes,
+        }
+        let parse = |words: &str| {
+            let cli = <Cli as clap::Parser>::try_parse_from(words.split(' ')).ok()?;
+            cli.sizes.with(cli.placement, || Ok(10 << 20)).ok()?.slice_size
+        };
+        assert_eq!(parse("set --placement snap-aware --slices 3"), Some((10 << 20) / 3 + 1));
+        assert_eq!(parse("set --placement snap-aware --slice-size 1M"), Some(1 << 20));
+        assert_eq!(parse("set --placement snap-aware"), None);
+        for refused in ["--slices 0 --placement snap-aware", "--slices 3", "--slices 3 --slice-size 1M"] {
+            assert!(
+                <Cli as clap::Parser>::try_parse_from(format!("set {refused}").split(' ')).is_err(),
+                "{refused}"
+            );
+        }
+    }
 
     #[test]
     fn a_volume_has_the_placement_of_the_pool_or_its_own() {

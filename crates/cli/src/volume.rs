@@ -4,7 +4,7 @@ use crate::cdp::keep::Keep;
 use crate::failure::Failure;
 use crate::listing::{Cell, Column, Listing, span};
 use crate::output::properties;
-use crate::placement::{self, Sizes, VolumePolicy};
+use crate::placement::{self, VolumePolicy, VolumeSizes};
 use crate::session::Session;
 use crate::snapshot::label;
 use clap::{ArgGroup, Subcommand};
@@ -171,7 +171,7 @@ pub(crate) struct Create {
     #[arg(long, value_name = "POLICY")]
     placement: Option<Placement>,
     #[command(flatten)]
-    sizes: Sizes,
+    sizes: VolumeSizes,
     #[command(flatten)]
     keep: Keep,
 }
@@ -201,7 +201,7 @@ pub(crate) struct Set {
     #[arg(long, group = "property", value_name = "POLICY", value_parser = VolumePolicy::parse)]
     placement: Option<VolumePolicy>,
     #[command(flatten)]
-    sizes: Sizes,
+    sizes: VolumeSizes,
     /// Space that its snapshots may take, in per cent of its size; the server warns when they
     /// take more
     #[arg(long, group = "property", value_name = "PERCENT")]
@@ -296,9 +296,15 @@ pub(crate) fn run(command: Command, session: &Session) -> Result<(), Failure> {
 
 impl Create {
     fn run(self, session: &Session) -> Result<(), Failure> {
+        let size = self.size.map_or(0, |size| size.0);
+        let of_size = || match size {
+            0 => Err(Failure::usage("--slices needs --size")),
+            size => Ok(size),
+        };
+        let placement = self.placement.map(|policy| self.sizes.with(Some(policy), of_size)).transpose()?;
         let new = CreateVolume {
             name: self.name,
-            size: self.size.map_or(0, |size| size.0),
+            size,
             origin: self.origin.as_deref().map(absolute).transpose()?,
             chunk_size: self.chunk.map(|s| s.0),
             block_size: self.block,
@@ -306,7 +312,7 @@ impl Create {
             method: self.method,
             cdp: self.keep.begin()?,
             on: self.on,
-            placement: self.placement.map(|policy| self.sizes.with(Some(policy))),
+            placement,
         };
         let created = session.client.create_volume(&new)?;
         session.output.show(&created, |v| format!("created {}, {}", v.name, Size(v.size)))
@@ -315,11 +321,13 @@ impl Create {
 
 impl Set {
     fn run(self, session: &Session) -> Result<(), Failure> {
+        let size = || Ok(session.client.volume(&self.name)?.size);
+        let placement = self.placement.map(|policy| self.sizes.with(policy.own(), size)).transpose()?;
         let patch = PatchVolume {
             read_only: (self.read_only || self.writable).then_some(self.read_only),
             method: self.method,
             order: self.order,
-            placement: self.placement.map(|policy| self.sizes.with(policy.own())),
+            placement,
             snapshot_reserve: self.snapshot_reserve,
             auto_delete: self.auto_delete,
             nbd: self.nbd,
