@@ -7,15 +7,18 @@
 //! - `layouts` measures mirrors and RAID-5 beside a plain physical volume.
 //! - `memory` and `recovery` measure Hindcast against its own bounds.
 //! - `scale` measures how costs grow with the number of volumes.
+//! - `disk-model` measures nothing. It prices a trace as a disk that turns would.
 //!
 //! A command exits with an error when a goal or a bound is missed, so that a script can rely on the
-//! exit status. With `--quick`, a missed goal is no error. `targets` and `scale` have no goals.
+//! exit status. With `--quick`, a missed goal is no error. `targets`, `scale` and `disk-model` have
+//! no goals.
 #![forbid(unsafe_code)]
 
 mod args;
 mod browser;
 mod cdp;
 mod database;
+mod disk_model;
 mod figures;
 mod fio;
 mod iscsi;
@@ -92,6 +95,8 @@ enum Command {
     /// Measure timelines: how long one takes with many records, and what three open ones cost a
     /// client.
     Timeline(timeline::Args),
+    /// Compute what the accesses of a trace (`hindcast pool trace`) take on a disk that turns.
+    DiskModel(disk_model::Args),
 }
 
 fn main() -> anyhow::Result<()> {
@@ -106,6 +111,7 @@ fn main() -> anyhow::Result<()> {
         Command::Recovery(args) => recovery::run(&cli.common, &args),
         Command::Scale(args) => scale::run(&cli.common, &args),
         Command::Timeline(args) => timeline::run(&cli.common, &args),
+        Command::DiskModel(args) => disk_model::run(&cli.common, &args),
     }
 }
 
@@ -147,6 +153,14 @@ mod tests {
         assert_eq!(of(&["cdp", "--quick"]), (1, 128, 64));
         assert_eq!(of(&["cdp", "--quick", "--rounds", "2", "--size", "7M"]), (2, 7, 64));
         assert!(Cli::try_parse_from(["hindcast-bench", "cdp", "--rounds", "0"]).is_err());
+    }
+
+    #[test]
+    fn a_trace_is_priced_with_a_drive_and_disks() {
+        let words =
+            ["hindcast-bench", "disk-model", "a.trace", "--disk", "6y080m0", "--pv", "a", "-o", "json"];
+        assert!(Cli::try_parse_from(words).is_ok());
+        assert!(Cli::try_parse_from(["hindcast-bench", "disk-model"]).is_err());
     }
 
     #[test]
