@@ -6,8 +6,6 @@
 pub enum Rule {
     /// D3: recovery verifies references that nothing names as durable.
     References,
-    /// D5: a slot that a reference names does not change before the catalog owns it.
-    Parts,
     /// L3: what a member that is out has is not read.
     Stale,
 }
@@ -22,13 +20,12 @@ mod broken {
 
     impl Rule {
         /// All rules.
-        pub const ALL: [Rule; 3] = [Rule::References, Rule::Parts, Rule::Stale];
+        pub const ALL: [Rule; 2] = [Rule::References, Rule::Stale];
 
         /// The name of the rule.
         pub fn name(self) -> &'static str {
             match self {
                 Rule::References => "D3-references",
-                Rule::Parts => "D5-parts",
                 Rule::Stale => "L3-stale",
             }
         }

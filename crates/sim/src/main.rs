@@ -21,6 +21,7 @@ usage: sim --seed N [--verbose]              one seed; --verbose tells every ste
                                              feature mutations), and demand that it is noticed
 other: --ops N        operations per seed (120)
        --drop-sync PURPOSE   for --seed, --seeds and --cut: syncs of this purpose do nothing
+       --break RULE          for --seed, --seeds, --enumerate and --cut: the engine breaks this rule
        --part K/N            for --enumerate: every N-th cut of each script, from the K-th on (1/2 or 2/2: one half)
        --sums                for --enumerate: all scripts have sums, not each second one
        --on LAYOUT           for --enumerate: scripts without a layout run on mirror, raid5 or raid5-wide, with sums; a
@@ -103,6 +104,7 @@ fn parse(words: Vec<String>) -> Result<Args, String> {
                 let name = words.next_if(|w| !w.starts_with("--"));
                 args.mutate = Some(name.map(|name| mutation(&name)).transpose()?);
             }
+            "--break" => break_rule(&words.next().unwrap_or_default())?,
             "--drop-sync" => args.dropped = Some(purpose(&words.next().unwrap_or_default())?),
             "--part" => args.part = Some(parse_part(&words.next().unwrap_or_default())?),
             "--cut" => args.cut = Some(parse_cut(&words.next().unwrap_or_default())?),
@@ -133,6 +135,23 @@ fn mutation(name: &str) -> Result<Mutation, String> {
         let names: Vec<&str> = Mutation::all().into_iter().map(Mutation::name).collect();
         format!("{name:?} is none of {}", names.join(", "))
     })
+}
+
+/// Lets all runs break a rule.
+#[cfg(feature = "mutations")]
+fn break_rule(name: &str) -> Result<(), String> {
+    match mutation(name)? {
+        Mutation::Broken(rule) => {
+            hindcast_engine::Rule::break_in_all_pools(Some(rule));
+            Ok(())
+        }
+        Mutation::Dropped(_) => Err(format!("--break {name}: it is a purpose of syncs; see --drop-sync")),
+    }
+}
+
+#[cfg(not(feature = "mutations"))]
+fn break_rule(name: &str) -> Result<(), String> {
+    Err(format!("--break {name}: this program is built without the feature mutations"))
 }
 
 fn purpose(name: &str) -> Result<SyncPurpose, String> {

@@ -9,7 +9,6 @@ use crate::catalog::page::{Entry, Slot};
 use crate::destage::Destager;
 use crate::error::Result;
 use crate::ids::Epoch;
-use crate::rule::Rule;
 use crate::settings::Order;
 use crate::space::placement::Class;
 use std::sync::atomic::Ordering;
@@ -75,8 +74,7 @@ impl Destager {
             state.allocator.own_lent(slot, branch.slot_log2)?;
             // The pass that moves data off the physical volume may have missed this slot.
             state.evacuated &= !state.allocator.is_draining(slot.pv());
-            let parts = if Rule::Parts.is_kept() { &mut *out.after } else { &mut *out.at_once };
-            let mixed = overlay.place(slot, size, Under::Kept, parts);
+            let mixed = overlay.place(slot, size, Under::Kept, out.after);
             out.note_mixed_of(target, mixed, true);
             return Ok((SlotChange::Set(Entry { slot, born: epoch }), grown));
         }
