@@ -19,9 +19,9 @@
 //! - An access begins when the trace has it, or when the disk has done the accesses before it,
 //!   first come first served. Waiting for other accesses is no part of a price. The times of the
 //!   trace are those of a fast disk. On a slow disk, callers would wait longer, and ask later.
-//! - A read that the trace marks as answered by the page cache does not reach the disk. Each other
-//!   read does. Of those, the page cache may have answered some too, so the model gives an upper
-//!   bound for reads.
+//! - A read that the trace marks as answered by the page cache does not reach the disk, and neither
+//!   does one that was shorter than `--cached-below`. Each other read does. Of those, the page cache
+//!   may have answered some too, so the model gives an upper bound for reads.
 //! - A buffered write reaches the disk at the next sync of the same disk that begins after the
 //!   write. All writes between two syncs are issued together, in C-LOOK order, and those that touch
 //!   are one request. The page cache writes back nothing earlier. Writes after the last sync are
@@ -68,6 +68,10 @@ pub(crate) struct Args {
     /// the trace; repeatable.
     #[arg(long, value_name = "NAME")]
     pv: Vec<String>,
+    /// Take reads for answered by the page cache that took less than this number of microseconds.
+    /// The trace itself marks only some of these.
+    #[arg(long, default_value_t = 0, value_name = "MICROSECONDS")]
+    cached_below: u32,
     /// Form of the report.
     #[arg(short = 'o', long = "format", value_enum, default_value_t = OutputForm::Table)]
     format: OutputForm,
@@ -83,7 +87,8 @@ enum OutputForm {
 /// Prices a trace and writes the report.
 pub(crate) fn run(common: &Common, args: &Args) -> Result<()> {
     let drive = Drive::find(&args.disk)?;
-    let trace = LoadedTrace::load(&args.file, &args.pv)?;
+    let mut trace = LoadedTrace::load(&args.file, &args.pv)?;
+    trace.take_for_cached(args.cached_below);
     let priced = PricedTrace::new(&trace, &drive).with_context(|| args.file.display().to_string())?;
     let report = match args.format {
         OutputForm::Table => priced.markdown(),

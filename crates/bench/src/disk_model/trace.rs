@@ -1,7 +1,7 @@
 //! The content of a trace file, as far as the disk model needs it.
 
 use anyhow::{Context, Result, bail};
-use hindcast_engine::disk::{DiskAccess, TraceDisk, TraceHead, TracePiece, TraceReader};
+use hindcast_engine::disk::{AccessOp, DiskAccess, TraceDisk, TraceHead, TracePiece, TraceReader};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufReader, Read};
@@ -71,6 +71,12 @@ impl LoadedTrace {
             self.disks.retain(|_, disk| chosen.iter().any(|name| is(disk, name)));
         }
         Ok(())
+    }
+
+    /// Takes reads for answered by the page cache that took less than a number of microseconds.
+    pub(super) fn take_for_cached(&mut self, micros: u32) {
+        let is_short = |access: &&mut DiskAccess| access.op == AccessOp::Read && access.micros < micros;
+        self.accesses.iter_mut().filter(is_short).for_each(|access| access.cached = true);
     }
 
     /// Returns the accesses of a disk, in the order of their times.

@@ -146,6 +146,11 @@ fn a_trace_file_becomes_a_report() {
         disks.iter().flat_map(|disk| disk["rows"].as_array().unwrap()).map(|row| total(&row["price"])).sum();
     assert!(of_rows > 10.0 && (of_rows - total(&json["sum"])).abs() < 1e-6, "{json}");
     assert_eq!(json["is_whole"], true);
+    // All reads were short enough for the page cache.
+    let mut cached = LoadedTrace::read(&file[..], &[]).unwrap();
+    cached.take_for_cached(u32::MAX);
+    let table = PricedTrace::new(&cached, &drive).unwrap().markdown();
+    assert!(!table.contains("| read | read |") && !table.contains("Not priced: 0 reads"), "{table}");
     // The same file gives the same prices.
     let again = LoadedTrace::read(&file[..], &[]).unwrap();
     assert_eq!(PricedTrace::new(&again, &drive).unwrap().markdown(), table);

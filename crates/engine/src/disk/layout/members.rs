@@ -154,7 +154,7 @@ impl Members {
             }
         };
         for (number, (of, member)) in record.members.iter().zip(&all).enumerate() {
-            let counts = of.is_in || !Rule::Stale.is_kept();
+            let counts = of.is_in || (of.incoming.is_none() && !Rule::Stale.is_kept());
             let wanted = [
                 (Role::Member, counts.then_some((&of.path, &of.uuid)), &member.disk),
                 (Role::Incoming, of.incoming.as_ref().map(|new| (&new.path, &new.uuid)), &member.incoming),
