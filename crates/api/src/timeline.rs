@@ -63,6 +63,10 @@ pub struct Timeline {
     pub dependents: Vec<Dependent>,
     /// Time in seconds for which history is kept. Absent: there is no limit.
     pub retain_seconds: Option<u64>,
+    /// About when the first moment expires: by the limit of time, or by the limit of bytes at the
+    /// pace that the history had until now. Absent: there is no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub expires: Option<Timestamp>,
     /// Changes of the server's clock, oldest first. All times are those of the clock, so they may
     /// go back at a change.
     pub clock: Vec<ClockChange>,

@@ -35,9 +35,15 @@ impl App {
         let window = found.window.from..found.window.end();
         let snapshots = self.pool.snapshots_within(volume, window)?;
         let retain = self.pool.volume(volume)?.cdp.and_then(|cdp| cdp.retention.time);
+        let recorded = self.pool.cdp(volume).ok();
+        let expires = recorded.zip(found.begins).and_then(|(info, begins)| {
+            let retention = info.settings?.retention;
+            edge(retention, info.stored.saturating_add(info.kept), (begins.time, found.now))
+        });
         let mut dependents = self.dependents(&found, &snapshots);
         dependents.extend(self.views_within(volume, &found.window, &snapshots)?);
-        Ok(shown(volume, found, snapshots, dependents, retain))
+        let expires = expires.map(time);
+        Ok(api::Timeline { expires, ..shown(volume, found, snapshots, dependents, retain) })
     }
 
     /// Returns the volumes that depend on moments and snapshots in the window of a timeline.
@@ -192,13 +198,42 @@ fn shown(
         flushes: lane(found.flushes, position),
         dependents,
         retain_seconds: retain.map(|ns| ns / 1_000_000_000),
+        expires: None,
         clock: found.clock.iter().map(clock_change).collect(),
     }
+}
+
+/// Returns when the first moment of a history expires, in nanoseconds since 1970. The history takes
+/// `taken` bytes, and reaches from its first moment to now. A limit of bytes is reached at the pace
+/// of the whole history. `None`: there is no limit.
+fn edge(retention: cdp::Retention, taken: u64, (begins, now): (u64, u64)) -> Option<u64> {
+    let by_time = retention.time.map(|time| begins.saturating_add(time));
+    let by_bytes = retention.bytes.filter(|_| taken > 0).map(|most| {
+        let spare = u128::from(most.saturating_sub(taken));
+        let wait = spare * u128::from(now.saturating_sub(begins)) / u128::from(taken);
+        now.saturating_add(u64::try_from(wait).unwrap_or(u64::MAX))
+    });
+    by_time.into_iter().chain(by_bytes).min()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_history_expires_by_the_limit_that_comes_first() {
+        let limits = |time, bytes| cdp::Retention { time, bytes };
+        // From 100 to 300 it took 50 bytes.
+        let edge = |retention| edge(retention, 50, (100, 300));
+        assert_eq!(edge(limits(None, None)), None);
+        assert_eq!(edge(limits(Some(250), None)), Some(350));
+        assert_eq!(edge(limits(None, Some(75))), Some(400));
+        assert_eq!(edge(limits(Some(250), Some(75))), Some(350));
+        assert_eq!(edge(limits(Some(900), Some(75))), Some(400));
+        assert_eq!(edge(limits(None, Some(20))), Some(300), "it is over its limit");
+        assert_eq!(super::edge(limits(None, Some(20)), 0, (300, 300)), None);
+        assert_eq!(super::edge(limits(Some(7), Some(u64::MAX)), 1, (0, u64::MAX)), Some(7));
+    }
 
     #[test]
     fn views_are_at_their_moments() {

@@ -53,6 +53,8 @@ export interface TimelineData {
   dependents: (Omit<Dependent, 'time'> & { time: number })[];
   /** Time that moments stay recoverable, in milliseconds. Null: without a limit. */
   retain: number | null;
+  /** About when the first moment expires. Null: without a limit. */
+  expires: number | null;
 }
 
 type Lane = Lane_Anchor | Lane_Mark | Lane_Position | Lane_TimelineSnapshot;
@@ -100,6 +102,7 @@ export function readTimeline(timeline: Timeline): TimelineData {
     flushes: laneOf(timeline.flushes),
     dependents: timeline.dependents.map((dependent) => ({ ...dependent, time: parseTime(dependent.time) })),
     retain: timeline.retain_seconds ? timeline.retain_seconds * 1000 : null,
+    expires: timeline.expires ? parseTime(timeline.expires) : null,
   };
 }
 

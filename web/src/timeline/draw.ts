@@ -129,11 +129,14 @@ function drawEdge(
 
 export function edgeText(data: TimelineData): string {
   if (data.begins === null) return '';
-  if (data.retain === null) return 'oldest moment';
-  const left = data.begins + data.retain - data.now;
-  return left > 1000
-    ? `oldest moment, expires in ${duration(left)}`
-    : `moments older than ${duration(data.retain)} expire`;
+  if (data.expires === null) return 'oldest moment';
+  const left = data.expires - data.now;
+  if (left > 1000) return `oldest moment, expires in ${duration(left)}`;
+  // The edge moves on all the time.
+  const age = data.now - data.begins;
+  return data.retain !== null && age >= data.retain
+    ? `moments older than ${duration(data.retain)} expire`
+    : 'moments expire: the history is as large as it may be';
 }
 
 function drawSideNames(context: CanvasRenderingContext2D, layout: Layout, palette: Palette): void {

@@ -149,8 +149,8 @@ fn a_trace_file_becomes_a_report() {
     // All reads were short enough for the page cache.
     let mut cached = LoadedTrace::read(&file[..], &[]).unwrap();
     cached.take_for_cached(u32::MAX);
-    let table = PricedTrace::new(&cached, &drive).unwrap().markdown();
-    assert!(!table.contains("| read | read |") && !table.contains("Not priced: 0 reads"), "{table}");
+    let without = PricedTrace::new(&cached, &drive).unwrap().markdown();
+    assert!(!without.contains("| read | read |") && !without.contains("Not priced: 0 reads"), "{without}");
     // The same file gives the same prices.
     let again = LoadedTrace::read(&file[..], &[]).unwrap();
     assert_eq!(PricedTrace::new(&again, &drive).unwrap().markdown(), table);
