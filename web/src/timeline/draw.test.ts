@@ -12,9 +12,7 @@ function data(of: Partial<TimelineData>): TimelineData {
 test('says when the oldest moment expires', () => {
   expect(edgeText(data({}))).toBe('oldest moment');
   expect(edgeText(data({ begins: null }))).toBe('');
-  expect(edgeText(data({ retain: 5 * HOUR, expires: NOW + 3 * HOUR }))).toBe(
-    'oldest moment, expires in 3 h',
-  );
+  expect(edgeText(data({ retain: 5 * HOUR, expires: NOW + 3 * HOUR }))).toBe('oldest moment, expires in 3 h');
   expect(edgeText(data({ retain: 2 * HOUR, expires: NOW }))).toBe('moments older than 2 h expire');
 });
 
