@@ -1,5 +1,5 @@
-//! Rules of docs/DURABILITY.md that are no syncs, and that a build for mutation tests can break. The
-//! simulator must notice that. All other builds keep them.
+//! Rules of docs/DURABILITY.md that are no syncs, and that a build for mutation tests can break.
+//! The simulator must notice that. All other builds keep them.
 
 /// A rule that can be broken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

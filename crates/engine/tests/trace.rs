@@ -212,11 +212,10 @@ fn new_content_of_a_raid5_fills_whole_rows() {
     });
     assert!(causes(&found).contains(&(AccessOp::Write, Cause::NewSlot)));
     assert_eq!(reads(&found), 0, "{found:?}");
-    // What is left fills up.
+    // What is left fills up, the holes as well.
     let w = site.volume("w", 23 * MIB, 16 * KIB);
-    write(&w, 0, 4, 23 * MIB);
-    site.idle();
     let found = traced(&site.pool, || {
+        write(&w, 0, 4, 23 * MIB);
         stays().skip(16).for_each(|chunk| write(&v, chunk * 16 * KIB, 3, 16 * KIB));
         site.idle();
     });

@@ -9,7 +9,6 @@ use crate::exports_running::RunningExports;
 use crate::file_readers::FileReaders;
 use crate::freeze::VolumeHooks;
 use crate::groups::Groups;
-use crate::health::ProblemTimes;
 use crate::held_names::HeldNames;
 use crate::host_paths::HostPaths;
 use crate::identity::Callers;
@@ -31,9 +30,13 @@ use hindcast_api::{Limits, Listeners};
 use hindcast_engine::pool::{Pool, VolumeInfo};
 use jiff::Timestamp;
 use parking_lot::Mutex;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::sync::{Semaphore, watch};
 use uuid::Uuid;
+
+/// Times since which problems are there: (code, subject).
+pub(crate) type ProblemTimes = BTreeMap<(String, Option<String>), Timestamp>;
 
 /// The parts of a running server.
 pub(crate) struct App {
@@ -91,7 +94,7 @@ pub(crate) struct App {
     pub(crate) traces: Traces,
     /// How long deleted volumes can be restored.
     pub(crate) trash: TrashTimes,
-    /// The time since which each code of the health's problems is there.
+    /// The times since which the health's problems are there.
     pub(crate) problems_since: Mutex<ProblemTimes>,
     /// Receivers of notices about problems. `None`: the operator configured none.
     pub(crate) receivers: Option<Receivers>,

@@ -61,8 +61,8 @@ struct State {
 }
 
 impl State {
-    /// Returns the position in the ring of the first event after a number. Threads that serve
-    /// clients wait for whoever holds the lock, and many look for events, so nobody walks the ring.
+    /// Returns the position in the ring of the first event after a number. The search halves the
+    /// ring: threads that serve clients need the lock, and many streams look for events.
     fn behind(&self, number: u64) -> usize {
         self.ring.partition_point(|event| event.id <= number)
     }
@@ -74,6 +74,8 @@ pub(crate) struct Following {
     pub(crate) events: Vec<Event>,
     /// Events between the number and these are gone.
     pub(crate) gap: bool,
+    /// The number of the newest event.
+    pub(crate) last: u64,
 }
 
 impl Events {
@@ -157,7 +159,8 @@ impl Events {
         let first = state.ring.front().map_or(state.last + 1, |event| event.id);
         let skipped = !is_known && next.is_some_and(|next| next - number > 1) && number >= first;
         // A number that was never given is one of another server's, or of lost files.
-        Following { events, gap: skipped || number < first.saturating_sub(1) || number > state.last }
+        let gap = skipped || number < first.saturating_sub(1) || number > state.last;
+        Following { events, gap, last: state.last }
     }
 
     /// Returns the number of the newest event.

@@ -1,16 +1,13 @@
 //! Health and status of the server. The health combines the pool's health with problems that only
 //! the server knows, for example of histories or schedules.
 
-use crate::app::App;
+use crate::app::{App, ProblemTimes};
 use crate::convert;
 use crate::severities::code;
 use hindcast_api::{Health, HealthState, Problem, Protection, Status};
 use hindcast_engine::pool::VolumeInfo;
 use jiff::Timestamp;
-use std::collections::BTreeMap;
-
-/// Times since which problems are there: (code, subject).
-pub(crate) type ProblemTimes = BTreeMap<(String, Option<String>), Timestamp>;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Nanoseconds.
 const SECOND: u64 = 1_000_000_000;
@@ -175,10 +172,12 @@ fn add(health: &mut Health, problem: Problem) {
     }
 }
 
-/// Sets the time since which each subject has its problem. `since` holds the times of the last call.
+/// Sets the time since which each subject has its problem. `since` holds the times of the last
+/// call.
 fn date(health: &mut Health, since: &mut ProblemTimes, now: Timestamp) {
     let key = |problem: &Problem| (problem.code.clone(), problem.subject.clone());
-    since.retain(|known, _| health.problems.iter().any(|problem| key(problem) == *known));
+    let there: BTreeSet<_> = health.problems.iter().map(key).collect();
+    since.retain(|known, _| there.contains(known));
     for problem in &mut health.problems {
         problem.since = Some(*since.entry(key(problem)).or_insert(now));
     }

@@ -89,6 +89,7 @@ fn current(problems: &[Problem], min: Severity, time: Timestamp) -> BTreeMap<Str
             since: problem.since,
             time,
         });
+        notice.since = notice.since.into_iter().chain(problem.since).min();
         if notice.count > 0 {
             notice.message.push_str("; ");
         }

@@ -208,7 +208,8 @@ fn shown(
 /// of the whole history. `None`: there is no limit.
 fn edge(retention: cdp::Retention, taken: u64, (begins, now): (u64, u64)) -> Option<u64> {
     let by_time = retention.time.map(|time| begins.saturating_add(time));
-    let by_bytes = retention.bytes.filter(|_| taken > 0).map(|most| {
+    let is_known = taken > 0 && begins < now;
+    let by_bytes = retention.bytes.filter(|_| is_known).map(|most| {
         let spare = u128::from(most.saturating_sub(taken));
         let wait = spare * u128::from(now.saturating_sub(begins)) / u128::from(taken);
         now.saturating_add(u64::try_from(wait).unwrap_or(u64::MAX))
@@ -231,7 +232,8 @@ mod tests {
         assert_eq!(edge(limits(Some(250), Some(75))), Some(350));
         assert_eq!(edge(limits(Some(900), Some(75))), Some(400));
         assert_eq!(edge(limits(None, Some(20))), Some(300), "it is over its limit");
-        assert_eq!(super::edge(limits(None, Some(20)), 0, (300, 300)), None);
+        assert_eq!(super::edge(limits(None, Some(20)), 0, (100, 300)), None);
+        assert_eq!(super::edge(limits(None, Some(20)), 50, (300, 300)), None, "it has no pace yet");
         assert_eq!(super::edge(limits(Some(7), Some(u64::MAX)), 1, (0, u64::MAX)), Some(7));
     }
 

@@ -1,5 +1,5 @@
-//! Mutation tests: they prove that the simulator notices missing syncs and broken rules. A script or
-//! a seed must fail.
+//! Mutation tests: they prove that the simulator notices missing syncs and broken rules. A script
+//! or a seed must fail.
 
 use crate::enumerate::{Cut, Part, enumerate};
 use crate::layouts::Shape;

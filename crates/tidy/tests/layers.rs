@@ -15,6 +15,7 @@ const ENGINE: Layers<'_> = Layers {
         "ids",
         "world",
         "fault",
+        "rule",
         "device",
         "settings",
         "clock",

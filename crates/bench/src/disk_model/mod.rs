@@ -20,8 +20,8 @@
 //!   first come first served. Waiting for other accesses is no part of a price. The times of the
 //!   trace are those of a fast disk. On a slow disk, callers would wait longer, and ask later.
 //! - A read that the trace marks as answered by the page cache does not reach the disk, and neither
-//!   does one that was shorter than `--cached-below`. Each other read does. Of those, the page cache
-//!   may have answered some too, so the model gives an upper bound for reads.
+//!   does one that was shorter than `--cached-below`. Each other read does. Of those, the page
+//!   cache may have answered some too, so the model gives an upper bound for reads.
 //! - A buffered write reaches the disk at the next sync of the same disk that begins after the
 //!   write. All writes between two syncs are issued together, in C-LOOK order, and those that touch
 //!   are one request. The page cache writes back nothing earlier. Writes after the last sync are

@@ -101,6 +101,7 @@ impl RunSums {
 
     /// Makes the sums of a run unknown that is about to be written over slots in use.
     pub(super) fn forget(&self, core: &Core, pv: &Pv, at: u64) -> Result<()> {
+        core.note_replaced(pv, at / BLOCK * BLOCK, self.0.len())?;
         core.sums.set(pv, unit_at(at), &vec![UNKNOWN; self.0.len()])
     }
 
@@ -127,6 +128,18 @@ impl RunSums {
 }
 
 impl Core {
+    /// Tells a layout with a parity the sums of `count` units from byte `at` on, which are about to
+    /// be forgotten and overwritten. It may compute the new parity from the old content.
+    fn note_replaced(&self, pv: &Pv, at: u64, count: usize) -> Result<()> {
+        if let Some(DiskLayout::Raid5(raid)) = pv.disk.as_layout() {
+            let mut sums = vec![UNKNOWN; count];
+            self.sums.get(pv, unit_at(at), &mut sums)?;
+            let units = (at..).step_by(BLOCK as usize).zip(sums);
+            raid.note_sums(units.filter(|(_, sum)| *sum != UNKNOWN));
+        }
+        Ok(())
+    }
+
     /// Makes the sums of units that are about to be written unknown, durably. Returns the units
     /// that had sums: the physical volume, and the byte on it.
     pub(super) fn doubt(&self, placed: &[Placed]) -> Result<Vec<Slot>> {
@@ -139,6 +152,7 @@ impl Core {
             let (start, end) = (placed.address.offset(), placed.address.offset() + u64::from(placed.len));
             for at in (start / BLOCK * BLOCK..end).step_by(BLOCK as usize) {
                 if self.sums.of(&pv, at)? != UNKNOWN {
+                    self.note_replaced(&pv, at, 1)?;
                     self.sums.set(&pv, unit_at(at), &[UNKNOWN])?;
                     had.push(Slot::new(pv.id, at));
                 }

@@ -14,17 +14,17 @@ use crate::shortage::Task;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Tells how far a rebuild has come, as the end of a sentence.
-fn told(progress: RebuildProgress) -> String {
+/// Describes how far a rebuild has come, as the end of a sentence.
+fn describe(progress: RebuildProgress) -> String {
     let RebuildProgress { copied, left, seconds } = progress;
     let percent = u128::from(copied) * 100 / (u128::from(copied) + u128::from(left)).max(1);
     let time = match seconds {
         None => String::new(),
-        Some(seconds) if seconds < 90 => format!(" in about {seconds} s"),
-        Some(seconds) if seconds < 90 * 60 => format!(" in about {} min", seconds.div_ceil(60)),
-        Some(seconds) => format!(" in about {} h", seconds.div_ceil(3600)),
+        Some(seconds) if seconds < 90 => format!(", which take about {seconds} s"),
+        Some(seconds) if seconds < 90 * 60 => format!(", which take about {} min", seconds.div_ceil(60)),
+        Some(seconds) => format!(", which take about {} h", seconds.div_ceil(3600)),
     };
-    format!(", {percent} % is done; the rest, {left} bytes, is there{time}")
+    format!(", {percent} % is done; {left} bytes are left{time}")
 }
 
 impl Pool {
@@ -98,7 +98,7 @@ impl Pool {
                 };
                 let next = match &member.incoming {
                     Some(IncomingInfo { path, progress }) => {
-                        format!("it is rebuilt onto {path}{}", progress.map(told).unwrap_or_default())
+                        format!("it is rebuilt onto {path}{}", progress.map(describe).unwrap_or_default())
                     }
                     None if self.core.spares.is_any_fitting(member.size)
                         && self.core.options.spare_after.is_some() =>

@@ -98,6 +98,8 @@ struct Extent {
 struct Bits {
     live: Vec<u64>,
     busy: Vec<u64>,
+    /// The row of a RAID-5 that is begun, and has a free slot.
+    begun: Option<Range<u32>>,
 }
 
 /// The margins that file systems keep when extents are opened there.
@@ -140,8 +142,6 @@ struct AreaState {
     share: placing::AreaShare,
     /// The extent of the last allocation, per slot size.
     last: BTreeMap<u8, ExtentId>,
-    /// The rows that are being filled, by slot size. Only areas with RAID-5s have some.
-    filling: BTreeMap<u8, (ExtentId, Range<u32>)>,
     /// The place at which the search for an unused region begins.
     region: Option<Region>,
 }
@@ -300,7 +300,7 @@ impl Allocator {
                 id.1, id.0, extent.live
             )));
         }
-        Ok((extent, Box::new(Bits { busy: live.clone(), live })))
+        Ok((extent, Box::new(Bits { busy: live.clone(), live, begun: None })))
     }
 
     fn locate(&self, slot: Slot, slot_log2: u8) -> Result<(ExtentId, u32)> {

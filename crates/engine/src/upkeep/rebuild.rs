@@ -265,20 +265,12 @@ impl Destager {
         Ok(())
     }
 
-    /// Returns the number of bytes, from `at` on, that are in use and have to be copied.
-    fn left_to_copy(&self, state: &BackgroundState, pv: &Pv, layout: DiskLayout<'_>, mut at: u64) -> u64 {
-        let mut left = 0;
-        loop {
-            let next = self.next_in_use(state, pv, at..u64::MAX);
-            if next.is_empty() {
-                return left;
-            }
-            at = next.end;
-            if let Some(part) = layout.first_to_copy(next) {
-                left += part.end - part.start;
-                at = part.end;
-            }
-        }
+    /// Returns about how many bytes, from `at` on, are in use and have to be copied.
+    fn left_to_copy(&self, state: &BackgroundState, pv: &Pv, layout: DiskLayout<'_>, at: u64) -> u64 {
+        let extent_size = self.core.config.extent_size;
+        let first = u32::try_from(at.saturating_sub(DATA_START) / extent_size).unwrap_or(u32::MAX);
+        let in_use = state.allocator.held_extents(pv.id, first) * extent_size;
+        layout.listed().map_or(in_use, |listed| in_use.min(listed))
     }
 
     /// Returns the first bytes of a physical volume, from `at` on, that are in use and have to be

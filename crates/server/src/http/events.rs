@@ -20,8 +20,8 @@ use utoipa_axum::routes;
 
 /// Number of events in a page if a request does not tell it.
 const PAGE: u32 = 100;
-/// Time from events to the next ones of a stream. A burst of events then wakes each stream a few
-/// times, and not whoever causes them once for each stream and event.
+/// Time from events to the next ones of a stream. So a burst of events wakes each stream only a few
+/// times.
 const PAUSE: Duration = Duration::from_millis(50);
 
 pub(super) fn router() -> OpenApiRouter<Arc<App>> {
@@ -92,7 +92,7 @@ impl Feed for Follower {
             let found = self.events.after(self.seen);
             if found.gap {
                 sent.put(None, Some("gap"), &serde_json::json!({ "after": self.seen }))?;
-                self.seen = self.events.last();
+                self.seen = found.last;
             }
             for event in &found.events {
                 sent.put(Some(event.id), None, event)?;

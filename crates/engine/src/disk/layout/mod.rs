@@ -112,6 +112,17 @@ impl<'d> DiskLayout<'d> {
         }
     }
 
+    /// Returns how much of the content is listed as changed, if all disks that members are rebuilt
+    /// onto only get that.
+    pub(crate) fn listed(self) -> Option<u64> {
+        let members = self.members();
+        let per_place = match self {
+            DiskLayout::Mirror(_) => 1,
+            DiskLayout::Raid5(raid) => raid.columns(),
+        };
+        members.only_return().then(|| members.listed().saturating_mul(per_place))
+    }
+
     /// Returns the first part of a range of the content that has to be copied to the disks that
     /// members are rebuilt onto. A disk that comes back has what is not stale.
     pub(crate) fn first_to_copy(self, range: Range<u64>) -> Option<Range<u64>> {

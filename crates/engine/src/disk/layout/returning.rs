@@ -2,6 +2,7 @@
 
 use super::members::Members;
 use super::record::{LayoutRecord, MemberRecord};
+use super::spans::CopiedSpan;
 use super::stale;
 use crate::disk::SyncPurpose;
 use std::io;
@@ -72,6 +73,12 @@ impl Members {
         let spans = record.spans.iter();
         let on_it = spans.filter(|span| span.places.iter().any(|place| place.member == number));
         on_it.map(|span| self.stale.bytes_in(span.start..span.end())).sum()
+    }
+
+    /// Returns the bytes of each place that are listed as changed.
+    pub(super) fn listed(&self) -> u64 {
+        let end = self.record.lock().spans.last().map_or(0, CopiedSpan::end);
+        self.stale.bytes_in(0..end)
     }
 
     /// Ends the list, if the record that was stored names none.

@@ -246,25 +246,3 @@ proptest! {
         }
     }
 }
-
-/// Without a trace, a read looks at one word more. `--release` and `--nocapture` show the time.
-#[test]
-fn a_disk_that_is_not_traced_costs_next_to_nothing() {
-    let memory = Arc::new(MemDir::new());
-    let tracer = Arc::new(Tracer::with_room(Arc::new(ManualClock::new(5)), 64 << 20));
-    let wrapped = disk(&TracingDir::over(memory.clone(), tracer), "a");
-    let bare = memory.open("a", OpenMode::Existing).unwrap();
-    let time = |disk: &Arc<dyn Disk>| {
-        let disk = std::hint::black_box(disk);
-        let begin = std::time::Instant::now();
-        for at in 0..100_000 {
-            assert!(disk.try_read_at(&mut [0; 8], std::hint::black_box(at)).unwrap());
-        }
-        begin.elapsed().as_nanos() as f64 / 100_000.0
-    };
-    let least = |disk| (0..20).map(|_| time(disk)).fold(f64::INFINITY, f64::min);
-    let (without, with) = (least(&bare), least(&wrapped));
-    println!("a read of a disk in memory: {without:.2} ns, and {with:.2} ns where it can be traced");
-    // A read of 4 KiB over NBD takes 4,500 ns of a processor.
-    assert!(with - without < 150.0, "{without:.1} and {with:.1} ns");
-}

@@ -150,6 +150,12 @@ impl Allocator {
         held.and_then(|(number, _)| u32::try_from(number).ok())
     }
 
+    /// Returns the number of extents from `from` on that hold anything, or that a slot is lent in.
+    pub(crate) fn held_extents(&self, pv: u32, from: u32) -> u64 {
+        let extents = self.pvs.get(&pv).and_then(|state| state.extents.get(from as usize..));
+        extents.map_or(0, |extents| extents.iter().filter(|extent| extent.slot_log2 != 0).count() as u64)
+    }
+
     /// Number of bytes of used slots on a physical volume that a drain has to move.
     pub(crate) fn movable_bytes(&self, pv: u32) -> u64 {
         let bytes = |e: &Extent| (e.live as u64) << e.slot_log2;

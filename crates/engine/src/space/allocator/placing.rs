@@ -1,7 +1,7 @@
 //! The allocation of slots where the placement policy wants them.
 
 use super::rows::WithRows;
-use super::{Allocator, FreeIndex, Margins, PvState};
+use super::{Allocator, FreeIndex, MAX_SEARCHED, Margins, PvState};
 use crate::area::{Area, SlotKind};
 use crate::branch::Branch;
 use crate::catalog::page::Slot;
@@ -67,6 +67,28 @@ impl AreaShare {
             (Placement::SnapAware(of), _) => Policy::SnapAware(of),
         }
     }
+}
+
+/// The result of opening the extent that was chosen.
+enum Opening {
+    Done,
+    /// There is no room below the physical volume: its other extents are passed over now.
+    NoRoom,
+    /// It is promised to others.
+    Promised,
+}
+
+/// Chooses anew among the extents of the same physical volume that have an unused row. `None`:
+/// there is none, or rows do not count there.
+fn in_row(
+    index: &FreeIndex,
+    ask: &Ask<'_>,
+    choice: Choice,
+    has_rows: impl Fn(u32) -> bool,
+) -> Option<Choice> {
+    let (Choice::Open((pv, _), _) | Choice::Free((pv, _), _)) = choice;
+    let view = WithRows { all: index, open: &index.open, pv };
+    if has_rows(pv) { choose(&view, ask) } else { None }
 }
 
 impl Allocator {
@@ -161,8 +183,8 @@ impl Allocator {
             return Ok(home);
         }
         let (mut spare, mut margins) = (true, Margins::Kept);
-        // Whole rows are only a wish: an extent that is promised to others is not opened for them.
-        let mut by_rows = self.areas.index(kind.area).open.has_rows();
+        // Number of extents in which a row is looked for.
+        let mut searches = if self.areas.index(kind.area).open.has_rows() { MAX_SEARCHED } else { 0 };
         let per_extent = self.slots_per_extent(slot_log2);
         loop {
             let area = self.areas.of(kind.area);
@@ -178,53 +200,82 @@ impl Allocator {
                 last: area.last.get(&slot_log2).copied(),
                 spare,
             };
-            let chosen = match by_rows {
-                true => choose(&WithRows(&area.index, &area.index.open), &ask),
-                false => choose(&area.index, &ask),
-            };
-            let Some(choice) = chosen else {
-                match margins.next() {
-                    _ if by_rows => {
-                        by_rows = false;
-                        continue;
-                    }
-                    Some(next) if !area.index.shunned.is_empty() => margins = next,
-                    _ => {
-                        let refused = self.refused.clone();
-                        return Err(refused.unwrap_or_else(|| no_space("allocate a slot")));
-                    }
-                }
-                area.index.shunned.clear();
+            let Some(choice) = choose(&area.index, &ask) else {
+                margins = self.widen(kind.area, margins)?;
                 continue;
             };
+            let has_rows = |pv: u32| self.pvs.get(&pv).is_some_and(|state| state.row.is_some());
+            let in_row = (searches > 0).then(|| in_row(&area.index, &ask, choice, has_rows)).flatten();
+            // One more extent than holes demand is opened only if many are left.
+            let is_extra = matches!(choice, Choice::Open(..)) && in_row.is_some();
+            let choice = in_row.unwrap_or(choice);
             let (id, from) = match choice {
                 Choice::Open(id, from) => (id, from),
-                Choice::Free(id, _) if !self.has_room(space, id.0, margins) => continue,
-                Choice::Free(id, from) => {
-                    // Opening one extent more than needed must not take what was promised to other
-                    // writes.
-                    let needed = self.areas.index(kind.area).next_open(slot_log2, (0, 0)).is_none();
-                    if !space.open_extent(kind, self.below(id), needed) {
-                        (spare, by_rows) = (false, false);
+                Choice::Free(id, from) => match self.open_chosen(space, kind, id, (margins, is_extra))? {
+                    Opening::Done => (id, from),
+                    Opening::NoRoom => continue,
+                    Opening::Promised => {
+                        (spare, searches) = (spare && in_row.is_some(), 0);
                         continue;
                     }
-                    if !self.open_extent(space, id, slot_log2)? {
-                        continue;
-                    }
-                    (id, from)
+                },
+            };
+            let slot = match in_row {
+                Some(_) => {
+                    searches -= 1;
+                    self.take_in_row(id, slot_log2, from)?
                 }
+                None => Some(self.take_slot(id, slot_log2, from)?),
             };
-            let slot = match by_rows {
-                true => self.take_in_row(id, slot_log2, from)?,
-                false => Some(self.take_slot(id, slot_log2, from)?),
-            };
-            let Some(slot) = slot else { continue };
-            let area = self.areas.of(kind.area);
-            area.last.insert(slot_log2, id);
-            if placement == Placement::Share {
-                area.index.last_on.insert((slot_log2, id.0), id);
+            if let Some(slot) = slot {
+                self.note_last(kind, id, placement);
+                return Ok(slot);
             }
-            return Ok(slot);
+        }
+    }
+
+    /// Returns the next margins, and forgets which physical volumes are shunned for those before.
+    /// Fails if there are none.
+    fn widen(&mut self, area: Area, margins: Margins) -> Result<Margins> {
+        let shunned = &mut self.areas.index(area).shunned;
+        match margins.next().filter(|_| !shunned.is_empty()) {
+            Some(next) => {
+                shunned.clear();
+                Ok(next)
+            }
+            None => Err(self.refused.clone().unwrap_or_else(|| no_space("allocate a slot"))),
+        }
+    }
+
+    /// Opens the unused extent that was chosen. One more than needed must not take what was
+    /// promised to other writes. With `is_extra` there are holes elsewhere.
+    fn open_chosen(
+        &mut self,
+        space: &Space,
+        kind: SlotKind,
+        id: ExtentId,
+        (margins, is_extra): (Margins, bool),
+    ) -> Result<Opening> {
+        if !self.has_room(space, id.0, margins) {
+            return Ok(Opening::NoRoom);
+        }
+        // Slots of other sizes may soon need what is left.
+        if is_extra && !space.is_ample(kind.area, 1) {
+            return Ok(Opening::Promised);
+        }
+        let needed = self.areas.index(kind.area).next_open(kind.log2, (0, 0)).is_none();
+        if !space.open_extent(kind, self.below(id), needed) {
+            return Ok(Opening::Promised);
+        }
+        Ok(if self.open_extent(space, id, kind.log2)? { Opening::Done } else { Opening::NoRoom })
+    }
+
+    /// Notes the extent of an allocation.
+    fn note_last(&mut self, kind: SlotKind, id: ExtentId, placement: Placement) {
+        let area = self.areas.of(kind.area);
+        area.last.insert(kind.log2, id);
+        if placement == Placement::Share {
+            area.index.last_on.insert((kind.log2, id.0), id);
         }
     }
 

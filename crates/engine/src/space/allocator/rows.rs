@@ -1,8 +1,8 @@
 //! Rows of RAID-5s, and open extents with rows that nothing uses.
 //!
-//! A write of a whole row reads nothing, and has no blocks in the parity log. So new slots come
-//! from rows that nothing uses, as long as there are any (decision 86). Each row that is begun is
-//! filled before the next one.
+//! A write of a whole row reads nothing, and has no blocks in the parity log. So new slots that
+//! destage allocates come from rows that nothing uses, as long as there are any (decision 86). In
+//! each extent, a row that is begun is filled before the next one.
 
 use super::{Allocator, first_zero, get};
 use crate::catalog::page::Slot;
@@ -16,8 +16,7 @@ use std::ops::Range;
 #[derive(Default)]
 pub(super) struct OpenExtents {
     all: BTreeMap<u8, BTreeSet<ExtentId>>,
-    /// Those of them that may have a row that nothing uses. The others of an area without RAID-5s
-    /// are not listed here.
+    /// Those of them that may have a row that nothing uses. `None`: the area has no RAID-5.
     with_rows: Option<BTreeMap<u8, BTreeSet<ExtentId>>>,
 }
 
@@ -63,24 +62,34 @@ impl OpenExtents {
     }
 }
 
-/// What is free, without the extents that have no unused row.
-pub(super) struct WithRows<'a, V>(pub(super) &'a V, pub(super) &'a OpenExtents);
+/// What is free on one RAID-5, without the open extents that have no unused row. A row is only a
+/// wish: if this view has nothing, or only extents that are promised to others, the whole view
+/// decides. It also decides about the physical volume.
+pub(super) struct WithRows<'a, V> {
+    pub(super) all: &'a V,
+    pub(super) open: &'a OpenExtents,
+    pub(super) pv: u32,
+}
 
 impl<V: FreeView> FreeView for WithRows<'_, V> {
     fn next_open(&self, slot_log2: u8, from: ExtentId) -> Option<ExtentId> {
-        self.1.with_rows.as_ref()?.get(&slot_log2)?.range(from..).next().copied()
+        let from = from.max((self.pv, 0));
+        let found = self.open.with_rows.as_ref()?.get(&slot_log2)?.range(from..).next();
+        found.copied().filter(|found| found.0 == self.pv)
     }
     fn next_free(&self, from: ExtentId) -> Option<ExtentId> {
-        self.0.next_free(from)
+        self.all.next_free(from.max((self.pv, 0))).filter(|found| found.0 == self.pv)
     }
     fn prev_open(&self, slot_log2: u8, end: ExtentId) -> Option<ExtentId> {
-        self.1.with_rows.as_ref()?.get(&slot_log2)?.range(..end).next_back().copied()
+        let end = end.min((self.pv + 1, 0));
+        let found = self.open.with_rows.as_ref()?.get(&slot_log2)?.range(..end).next_back();
+        found.copied().filter(|found| found.0 == self.pv)
     }
     fn prev_free(&self, end: ExtentId) -> Option<ExtentId> {
-        self.0.prev_free(end)
+        self.all.prev_free(end.min((self.pv + 1, 0))).filter(|found| found.0 == self.pv)
     }
     fn last_on(&self, slot_log2: u8, pv: u32) -> Option<ExtentId> {
-        self.0.last_on(slot_log2, pv)
+        self.all.last_on(slot_log2, pv)
     }
 }
 
@@ -126,8 +135,8 @@ impl SlotRows {
     }
 
     /// Returns the slot to be taken, with what is left of its row: the one at `after`, if all from
-    /// there to the end of the row is free; else one of the row that is being filled; else the first
-    /// one of a row that nothing uses.
+    /// there to the end of the row is free; else one of the row that is being filled; else the
+    /// first one of a row that nothing uses.
     fn choose(self, busy: &[u64], after: u32, filling: Option<Range<u32>>) -> Option<(u32, Range<u32>)> {
         let rest = (0 < after && after < self.slots).then(|| after..self.around(after).end);
         let wanted = rest.filter(|rest| is_unused(busy, rest.clone())).map(|rest| (after, rest));
@@ -158,18 +167,19 @@ impl Allocator {
         let Some(rows) = self.rows_of(id, slot_log2) else {
             return self.take_slot(id, slot_log2, after).map(Some);
         };
+        let is_dirty = self.dirty.contains(&id);
         let area = self.area(id.0);
-        let filling = self.areas.of(area).filling.get(&slot_log2);
-        let filling = filling.filter(|(of, _)| *of == id).map(|(_, row)| row.clone());
-        let (extent, bits) = self.loaded(id)?;
-        let chosen = rows.choose(&bits.busy, after, filling);
-        extent.bits = Some(bits);
-        let area = self.areas.of(area);
+        let (extent, mut bits) = self.loaded(id)?;
+        let chosen = rows.choose(&bits.busy, after, bits.begun.clone());
         let Some((index, row)) = chosen else {
-            area.index.open.has_no_row(slot_log2, id);
+            // The search itself keeps nothing in memory.
+            let is_needed = is_dirty || extent.busy != extent.live;
+            extent.bits = is_needed.then_some(bits);
+            self.areas.index(area).open.has_no_row(slot_log2, id);
             return Ok(None);
         };
-        area.filling.insert(slot_log2, (id, row));
+        bits.begun = (index + 1..row.end).any(|slot| !get(&bits.busy, slot)).then_some(row);
+        extent.bits = Some(bits);
         self.take_index(id, slot_log2, index).map(Some)
     }
 }
@@ -178,7 +188,7 @@ impl Allocator {
 mod tests {
     use super::*;
 
-    /// An extent of 32 slots of 16 KiB, in rows of 192 KiB, that begins with the last third of a row.
+    /// An extent of 32 slots of 16 KiB, in rows of 192 KiB. It begins with the last third of a row.
     fn rows() -> SlotRows {
         SlotRows { start: 128 << 10, row: 192 << 10, slot_log2: 14, slots: 32 }
     }
@@ -239,10 +249,13 @@ mod tests {
         open.insert(14, (1, 7));
         open.has_no_row(14, (1, 5));
         open.insert_without_row(14, (1, 5));
-        assert_eq!(WithRows(&Nothing, &open).next_open(14, (0, 0)), Some((1, 7)));
-        assert_eq!(WithRows(&Nothing, &open).prev_open(14, (1, 7)), None);
+        let seen = |open: &OpenExtents, pv| WithRows { all: &Nothing, open, pv }.next_open(14, (0, 0));
+        assert_eq!((seen(&open, 0), seen(&open, 1), seen(&open, 2)), (None, Some((1, 7)), None));
+        let on_it = WithRows { all: &Nothing, open: &open, pv: 1 };
+        assert_eq!((on_it.prev_open(14, (1, 7)), on_it.prev_open(14, (1, 8))), (None, Some((1, 7))));
+        assert_eq!(on_it.prev_open(14, (3, 0)), Some((1, 7)));
         assert!(open.of(14).is_some_and(|all| all.contains(&(1, 5))));
         open.remove(14, (1, 7));
-        assert_eq!(WithRows(&Nothing, &open).next_open(14, (0, 0)), None);
+        assert_eq!(seen(&open, 1), None);
     }
 }

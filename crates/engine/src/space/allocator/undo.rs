@@ -80,7 +80,7 @@ impl Allocator {
                 *last = (1 << (slots % 64)) - 1;
             }
             let extent = self.extent(id)?;
-            return Ok((extent, Box::new(Bits { live: all.clone(), busy: all })));
+            return Ok((extent, Box::new(Bits { live: all.clone(), busy: all, begun: None })));
         }
         self.loaded(id)
     }

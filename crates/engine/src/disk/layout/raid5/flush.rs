@@ -87,7 +87,7 @@ impl<'b> Outgoing<'b> {
 impl Raid5 {
     /// Writes everything that is pending, and makes it and all that was written before durable.
     pub(super) fn flush(&self, purpose: SyncPurpose) -> io::Result<()> {
-        // What waited is written for whoever needs the sync.
+        // The writes that waited have the cause of the sync.
         let _cause = Cause::of_sync(purpose).begin_default();
         let mut log = self.log.lock();
         self.check_broken()?;
@@ -289,7 +289,8 @@ impl Raid5 {
             let line = &mut lines[wanted.line];
             if !is_read {
                 self.read_block(line.number, wanted.column, block)?;
-            } else if line.source == Source::Others {
+            }
+            if line.source == Source::Others {
                 self.verify(line.number, wanted.column, block);
             }
             line.read.push((wanted.column, super::content_of(block)));

@@ -45,6 +45,8 @@ use std::sync::OnceLock;
 const ROOM: std::ops::RangeInclusive<u64> = 64..=log::MAX_ROOM as u64;
 /// Part of the content that one entry can write.
 const ROOM_PART: u64 = 256;
+/// Number of sums of replaced blocks above which they are forgotten.
+const MOST_REPLACED: usize = 1 << 18;
 /// Number of lines that wait to be looked at because something in them is wrong.
 const MAX_SUSPECTS: usize = 1024;
 
@@ -83,6 +85,9 @@ pub struct Raid5 {
     corrected: RwLock<BTreeMap<(usize, u64), BlockContent>>,
     /// Blocks of which the next writes keep a part: see [`Raid5::keep_parts`].
     kept_parts: Mutex<BTreeSet<u64>>,
+    /// Sums of blocks that the next writes replace, and that the layer above forgets before these
+    /// writes: see [`Raid5::note_sums`].
+    replaced: Mutex<BTreeMap<u64, u32>>,
     /// Lines in which something is wrong.
     suspects: Mutex<Vec<u64>>,
     sums: OnceLock<BlockSums>,
@@ -151,6 +156,7 @@ impl Raid5 {
             copied: Mutex::default(),
             corrected: RwLock::default(),
             kept_parts: Mutex::default(),
+            replaced: Mutex::default(),
             suspects: Mutex::default(),
             sums: OnceLock::new(),
             broken: OnceLock::new(),
@@ -165,9 +171,43 @@ impl Raid5 {
         let _ = self.sums.set(sums);
     }
 
+    /// Returns the number of columns with content.
+    pub(super) fn columns(&self) -> u64 {
+        self.rows.parity() as u64
+    }
+
     /// Returns the number of bytes of content in a row.
     pub(crate) fn row_len(&self) -> u64 {
         self.rows.row_len()
+    }
+
+    /// Notes the known sums of blocks that the next writes replace: (byte of the content, sum).
+    /// Whoever overwrites content in use forgets its sums first, because data and sum do not match
+    /// meanwhile.
+    pub(crate) fn note_sums(&self, sums: impl Iterator<Item = (u64, u32)>) {
+        if !self.replaces_by_old() {
+            return;
+        }
+        let mut replaced = self.replaced.lock();
+        if replaced.len() > MOST_REPLACED {
+            // Writes that failed have left theirs behind. Without a sum, nothing is verified.
+            replaced.clear();
+        }
+        replaced.extend(sums.map(|(at, sum)| (at / BLOCK as u64, sum)));
+    }
+
+    /// Returns whether old content is ever the source of a parity that other blocks need.
+    fn replaces_by_old(&self) -> bool {
+        self.rows.parity() > 2
+    }
+
+    /// Returns the sum of what a write of a block replaces, if it is known and needed.
+    fn replaced_sum(&self, block: u64) -> Option<u32> {
+        if !self.replaces_by_old() {
+            return None;
+        }
+        let noted = self.replaced.lock().remove(&block);
+        noted.or_else(|| self.known_sum(block))
     }
 
     /// Returns the sum of a block as it is now, if it is known.
@@ -378,7 +418,7 @@ impl Raid5 {
             match inside.len() == BLOCK {
                 true => {
                     let is_patched = keeps_parts && self.kept_parts.lock().remove(&block);
-                    let old_sum = self.known_sum(block);
+                    let old_sum = self.replaced_sum(block);
                     whole.push((block, PendingBlock { content, is_patched, old_sum }));
                 }
                 false => ends.push((block, content, inside)),
@@ -392,7 +432,7 @@ impl Raid5 {
                 let mut old = zeros();
                 self.read(&mut old[..], block * BLOCK as u64, &|disk, buf, at| disk.read_at(buf, at))?;
                 old[inside.clone()].copy_from_slice(&content[inside]);
-                let old_sum = self.known_sum(block);
+                let old_sum = self.replaced_sum(block);
                 let pending = PendingBlock { content: old, is_patched: true, old_sum };
                 waiting = self.pending.add(vec![(block, pending)]);
             }
