@@ -11,8 +11,6 @@ const OTHERS: u64 = 9;
 /// Nanoseconds for which steps come before other work at least, and at most, at once.
 const LEAST_OWED: u64 = 5_000_000;
 const MOST_OWED: u64 = 100_000_000;
-/// Nanoseconds of steps that are made up for when they came late.
-const MADE_UP: u64 = 1_000_000_000;
 /// Nanoseconds of an hour.
 const HOUR: u64 = 3_600_000_000_000;
 
@@ -101,13 +99,6 @@ impl Rebuilds {
         self.positions.values().map(|of| of.waits_until)
     }
 
-    /// Returns the time at which the step that is taken now was due. Steps that come late for other
-    /// work are made up for, so that the rate is kept, but not those of a long time.
-    pub(crate) fn due(&self, pv: u32, now: u64) -> u64 {
-        let due = self.positions.get(&pv).map(|of| of.waits_until).filter(|due| *due > 0);
-        due.map_or(now, |due| due.clamp(now.saturating_sub(MADE_UP), now))
-    }
-
     pub(crate) fn wait(&mut self, pv: u32, now: u64) {
         self.positions.entry(pv).or_default().waits_until = now.saturating_add(WAIT);
     }
@@ -144,9 +135,6 @@ mod tests {
         assert_eq!(rebuilds.note_out(1, &[(2, 0), (3, 0)], 10), [(2, 7), (3, 10)]);
         rebuilds.set(1, 4, 100, 50);
         assert!(rebuilds.waits(1, 49) && !rebuilds.waits(1, 50));
-        // A step that comes late is due when it was.
-        let due = [50, 51, 50 + MADE_UP, 70 + MADE_UP].map(|now| rebuilds.due(1, now));
-        assert_eq!((due, rebuilds.due(7, 9)), ([50, 50, 50, 70], 9));
         assert_eq!((rebuilds.position(1, 4, 0), rebuilds.position(1, 5, 0)), (100, 0));
     }
 }

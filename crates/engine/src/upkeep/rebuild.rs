@@ -330,8 +330,7 @@ impl Destager {
         self.core.positions.bytes.fetch_add(len, Ordering::Relaxed);
         let rate = layout.members().rate().unwrap_or(self.core.options.rebuild_rate);
         let pause = len.saturating_mul(NANOSECOND).checked_div(rate).unwrap_or(0);
-        let next = state.rebuilds.due(pv.id, now).saturating_add(pause.min(LONGEST_PAUSE));
-        state.rebuilds.set(pv.id, begun, range.end, next);
+        state.rebuilds.set(pv.id, begun, range.end, now.saturating_add(pause.min(LONGEST_PAUSE)));
         Ok(())
     }
 
