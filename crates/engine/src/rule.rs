@@ -6,8 +6,6 @@
 pub enum Rule {
     /// D3: recovery verifies references that nothing names as durable.
     References,
-    /// L3: what a member that is out has is not read.
-    Stale,
 }
 
 #[cfg(feature = "mutations")]
@@ -20,13 +18,12 @@ mod broken {
 
     impl Rule {
         /// All rules.
-        pub const ALL: [Rule; 2] = [Rule::References, Rule::Stale];
+        pub const ALL: [Rule; 1] = [Rule::References];
 
         /// The name of the rule.
         pub fn name(self) -> &'static str {
             match self {
                 Rule::References => "D3-references",
-                Rule::Stale => "L3-stale",
             }
         }
 

@@ -52,8 +52,6 @@ impl Mutation {
             Mutation::Dropped(SyncPurpose::Parity) => Some(Shape::RAID5),
             Mutation::Dropped(_) => None,
             #[cfg(feature = "mutations")]
-            Mutation::Broken(hindcast_engine::Rule::Stale) => Some(Shape::RAID5),
-            #[cfg(feature = "mutations")]
             Mutation::Broken(_) => return script.name.starts_with("reference"),
         };
         script.shared_segments == is_of_shared && script.layout == layout

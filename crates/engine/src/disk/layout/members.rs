@@ -11,7 +11,6 @@ use super::stale::{self, StaleRegions};
 use super::{LayoutOptions, member, raid5, record};
 use crate::disk::{Backing, Dir, Disk, OpenMode, SyncPurpose, is_unreadable};
 use crate::error::is_shortage;
-use crate::rule::Rule;
 use arc_swap::ArcSwapOption;
 use parking_lot::Mutex;
 use std::io;
@@ -154,9 +153,8 @@ impl Members {
             }
         };
         for (number, (of, member)) in record.members.iter().zip(&all).enumerate() {
-            let counts = of.is_in || (of.incoming.is_none() && !Rule::Stale.is_kept());
             let wanted = [
-                (Role::Member, counts.then_some((&of.path, &of.uuid)), &member.disk),
+                (Role::Member, of.is_in.then_some((&of.path, &of.uuid)), &member.disk),
                 (Role::Incoming, of.incoming.as_ref().map(|new| (&new.path, &new.uuid)), &member.incoming),
             ];
             for (role, disk, slot) in wanted {
