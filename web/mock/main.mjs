@@ -116,6 +116,7 @@ function logIn(response, body) {
 
 function stream(request, response, path) {
   response.writeHead(200, { 'content-type': 'text/event-stream', 'cache-control': 'no-store' });
+  response.flushHeaders();
   if (path === '/live') {
     const timer = setInterval(async () => response.write(`data: ${JSON.stringify(liveAt(await volumes(), Date.now()))}\n\n`), 1000);
     return response.on('close', () => clearInterval(timer));

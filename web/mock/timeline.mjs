@@ -90,6 +90,7 @@ export function timeline(world, volume, query, size, retain) {
     ...lanesOf(world, history, volume, from, to, buckets),
     dependents: dependentsOf(world, volume),
     retain_seconds: retain,
+    expires: retain ? rfc(history.begins + retain * 1000) : undefined,
     clock: [],
   };
 }
