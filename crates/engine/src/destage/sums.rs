@@ -128,10 +128,13 @@ impl RunSums {
 }
 
 impl Core {
-    /// Tells a layout with a parity the sums of `count` units from byte `at` on, which are about to
-    /// be forgotten and overwritten. It may compute the new parity from the old content.
+    /// Gives a RAID-5 the sums of `count` units from byte `at` on, before they become unknown and
+    /// the units are overwritten. The RAID-5 may compute the new parity from the old content, and
+    /// then verifies it.
     fn note_replaced(&self, pv: &Pv, at: u64, count: usize) -> Result<()> {
-        if let Some(DiskLayout::Raid5(raid)) = pv.disk.as_layout() {
+        if let Some(DiskLayout::Raid5(raid)) = pv.disk.as_layout()
+            && raid.reads_old_content()
+        {
             let mut sums = vec![UNKNOWN; count];
             self.sums.get(pv, unit_at(at), &mut sums)?;
             let units = (at..).step_by(BLOCK as usize).zip(sums);

@@ -32,9 +32,11 @@ impl Destager {
     pub(crate) fn rebuild_members(&self, state: &mut BackgroundState) -> Result<bool> {
         let _cause = Cause::Rebuild.begin();
         if state.rebuilds.is_hour_over(self.core.world.clock.monotonic()) {
-            let layouts =
-                |pv: &Arc<Pv>| pv.disk.as_layout().map(|layout| layout.members().forget_read_errors());
-            self.held_pvs().iter().filter_map(layouts).for_each(drop);
+            for pv in self.held_pvs() {
+                if let Some(layout) = pv.disk.as_layout() {
+                    layout.members().forget_read_errors();
+                }
+            }
         }
         for pv in self.least_redundant_first() {
             let Some(layout) = pv.disk.as_layout() else { continue };

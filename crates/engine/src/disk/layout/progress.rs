@@ -1,4 +1,4 @@
-//! How far a rebuild has come. Operators are told. Nothing relies on it.
+//! The progress of a rebuild. It is shown to operators, and nothing relies on it.
 
 use super::members::Members;
 use parking_lot::Mutex;

@@ -12,17 +12,23 @@ use std::io;
 use std::sync::Arc;
 use uuid::Uuid;
 
-/// The disks whose operations fail, by name and kind of operation.
+/// The disks whose operations fail, by name and kind of operation, and bytes that can't be read.
 #[derive(Default)]
-pub(super) struct Broken(Mutex<BTreeSet<(String, &'static str)>>);
+pub(super) struct Broken(Mutex<BTreeSet<(String, &'static str)>>, Mutex<Option<(String, u64)>>);
 
 impl Broken {
     pub(super) fn set(&self, name: &str, what: &'static str) {
         self.0.lock().insert((name.into(), what));
     }
 
+    /// Makes each read fail that has this byte of a disk.
+    pub(super) fn make_unreadable(&self, name: &str, byte: u64) {
+        *self.1.lock() = Some((name.into(), byte));
+    }
+
     pub(super) fn heal(&self) {
         self.0.lock().clear();
+        *self.1.lock() = None;
     }
 
     fn fails(&self, op: &Op<'_>) -> Option<io::Error> {
@@ -34,6 +40,12 @@ impl Broken {
             Act::Rename => "rename",
             _ => return None,
         };
+        if let (Act::Read(bytes), Some((name, byte))) = (&op.act, &*self.1.lock())
+            && name == op.name
+            && bytes.contains(byte)
+        {
+            return Some(io::Error::from_raw_os_error(5));
+        }
         let code = if what == "open" { 2 } else { 5 };
         let broken = self.0.lock();
         let is = |what| broken.contains(&(op.name.to_owned(), what));

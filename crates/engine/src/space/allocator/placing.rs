@@ -234,8 +234,8 @@ impl Allocator {
         }
     }
 
-    /// Returns the next margins, and forgets which physical volumes are shunned for those before.
-    /// Fails if there are none.
+    /// Returns the margins to try next, if some physical volumes are shunned for the present ones.
+    /// They are not shunned any more. Fails if there are no further margins.
     fn widen(&mut self, area: Area, margins: Margins) -> Result<Margins> {
         let shunned = &mut self.areas.index(area).shunned;
         match margins.next().filter(|_| !shunned.is_empty()) {
@@ -247,8 +247,8 @@ impl Allocator {
         }
     }
 
-    /// Opens the unused extent that was chosen. One more than needed must not take what was
-    /// promised to other writes. With `is_extra` there are holes elsewhere.
+    /// Opens the unused extent that was chosen. If others have a free slot, this one must not be
+    /// promised to other writes. `is_extra` means that it is opened only for its rows.
     fn open_chosen(
         &mut self,
         space: &Space,
@@ -259,7 +259,7 @@ impl Allocator {
         if !self.has_room(space, id.0, margins) {
             return Ok(Opening::NoRoom);
         }
-        // Slots of other sizes may soon need what is left.
+        // Volumes with chunks of other sizes may soon need the unused extents.
         if is_extra && !space.is_ample(kind.area, 1) {
             return Ok(Opening::Promised);
         }

@@ -44,16 +44,17 @@ impl OpenExtents {
         }
     }
 
-    /// Adds an extent. What is known of its rows stays.
+    /// Adds an extent whose freed slot made no row unused. If its rows were all in use, they still
+    /// are.
     pub(super) fn insert_without_row(&mut self, slot_log2: u8, id: ExtentId) {
         self.all.entry(slot_log2).or_default().insert(id);
     }
 
     /// Notes that something is used in each row of an extent.
     pub(super) fn has_no_row(&mut self, slot_log2: u8, id: ExtentId) {
-        self.with_rows.iter_mut().filter_map(|open| open.get_mut(&slot_log2)).for_each(|open| {
+        if let Some(open) = self.with_rows.as_mut().and_then(|open| open.get_mut(&slot_log2)) {
             open.remove(&id);
-        });
+        }
     }
 
     pub(super) fn remove(&mut self, slot_log2: u8, id: ExtentId) {
@@ -62,9 +63,9 @@ impl OpenExtents {
     }
 }
 
-/// What is free on one RAID-5, without the open extents that have no unused row. A row is only a
-/// wish: if this view has nothing, or only extents that are promised to others, the whole view
-/// decides. It also decides about the physical volume.
+/// The free extents of one RAID-5, and those of its open extents that may have an unused row. A row
+/// is only a wish. The view of all extents decides about the physical volume, and about the extent
+/// if this view has none, or only one that is promised to others.
 pub(super) struct WithRows<'a, V> {
     pub(super) all: &'a V,
     pub(super) open: &'a OpenExtents,

@@ -217,27 +217,29 @@ impl Raid5 {
         (0..self.rows.parity()).filter(is_carried).collect()
     }
 
-    /// Reads what the sources of lines need, and what is carried. Rot in old content would become
-    /// rot in the new parity, so where an old sum does not match, the other columns are the source.
+    /// Reads what the sources of lines need, and what is carried. A parity that is computed from
+    /// rotten old content is wrong for the other columns. So if an old sum does not match, the
+    /// other columns are the source.
     fn read_old(&self, lines: &mut [Line<'_>]) -> io::Result<()> {
         self.read_sources(lines, |_| true)?;
-        let mut doubtful = BTreeSet::new();
+        let mut again = BTreeSet::new();
         for (n, line) in lines.iter_mut().enumerate() {
-            if line.source == Source::Old && self.has_doubtful(line) {
+            if line.source == Source::Old && self.replaces_rot(line) {
                 line.source = Source::Others;
                 line.read.clear();
-                doubtful.insert(n);
+                again.insert(n);
             }
         }
-        match doubtful.is_empty() {
+        match again.is_empty() {
             true => Ok(()),
-            false => self.read_sources(lines, |n| doubtful.contains(&n)),
+            false => self.read_sources(lines, |n| again.contains(&n)),
         }
     }
 
-    /// Returns whether old content of a line that was read is not what its sum says, and all other
-    /// columns can be read. After a crash, the sum may be that of the new content.
-    fn has_doubtful(&self, line: &Line<'_>) -> bool {
+    /// Returns whether old content of a line does not match its sum, and all other columns can be
+    /// read. After a crash the sum may be that of the new content. Then the content is not rotten,
+    /// and the other columns are as good a source.
+    fn replaces_rot(&self, line: &Line<'_>) -> bool {
         let old = |column| line.read.iter().find(|(read, _)| *read == column);
         let is_wrong = |(column, sum): &(usize, u32)| {
             old(*column).is_some_and(|(_, content)| !self.has_sum(&content[..], *sum))
@@ -246,7 +248,7 @@ impl Raid5 {
             && (0..self.rows.parity()).all(|column| self.stored(line.number, column).1.is_some())
     }
 
-    /// Reads for the lines that `suits` chooses by their positions.
+    /// Reads what the sources of some lines need. `suits` chooses the lines by their positions.
     fn read_sources(&self, lines: &mut [Line<'_>], suits: impl Fn(usize) -> bool) -> io::Result<()> {
         let mut wanted = Vec::new();
         for (n, line) in lines.iter().enumerate().filter(|(n, _)| suits(*n)) {

@@ -85,7 +85,7 @@ pub struct Raid5 {
     corrected: RwLock<BTreeMap<(usize, u64), BlockContent>>,
     /// Blocks of which the next writes keep a part: see [`Raid5::keep_parts`].
     kept_parts: Mutex<BTreeSet<u64>>,
-    /// Sums of blocks that the next writes replace, and that the layer above forgets before these
+    /// Sums of blocks that the next writes replace. The layer above makes them unknown before it
     /// writes: see [`Raid5::note_sums`].
     replaced: Mutex<BTreeMap<u64, u32>>,
     /// Lines in which something is wrong.
@@ -181,29 +181,27 @@ impl Raid5 {
         self.rows.row_len()
     }
 
-    /// Notes the known sums of blocks that the next writes replace: (byte of the content, sum).
-    /// Whoever overwrites content in use forgets its sums first, because data and sum do not match
-    /// meanwhile.
+    /// Notes the known sums of blocks that the next writes replace: (byte of the content, sum). A
+    /// writer of content in use makes the sums unknown before it writes, because data and sums do
+    /// not match until the write has ended.
     pub(crate) fn note_sums(&self, sums: impl Iterator<Item = (u64, u32)>) {
-        if !self.replaces_by_old() {
-            return;
-        }
         let mut replaced = self.replaced.lock();
         if replaced.len() > MOST_REPLACED {
-            // Writes that failed have left theirs behind. Without a sum, nothing is verified.
+            // Failed writes have left sums behind. A block without a sum is not verified.
             replaced.clear();
         }
         replaced.extend(sums.map(|(at, sum)| (at / BLOCK as u64, sum)));
     }
 
-    /// Returns whether old content is ever the source of a parity that other blocks need.
-    fn replaces_by_old(&self) -> bool {
+    /// Returns whether a parity is ever computed from old content while all members are in. In
+    /// narrower rows, that never needs fewer reads.
+    pub(crate) fn reads_old_content(&self) -> bool {
         self.rows.parity() > 2
     }
 
     /// Returns the sum of what a write of a block replaces, if it is known and needed.
     fn replaced_sum(&self, block: u64) -> Option<u32> {
-        if !self.replaces_by_old() {
+        if !self.reads_old_content() {
             return None;
         }
         let noted = self.replaced.lock().remove(&block);

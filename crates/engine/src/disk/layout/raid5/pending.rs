@@ -58,7 +58,7 @@ impl PendingBlocks {
         for (number, block) in blocks {
             match both.new.entry(number) {
                 Entry::Vacant(place) => drop(place.insert(block)),
-                // What both replace is still there.
+                // The members still have what the older block replaces.
                 Entry::Occupied(mut older) => {
                     let old_sum = older.get().old_sum;
                     older.insert(PendingBlock { old_sum, ..block });
@@ -140,7 +140,7 @@ mod tests {
         assert_eq!(pending.add(vec![(1, block(2))]), 1);
         assert_eq!(pending.read(&mut buf[..10], BLOCK as u64 + 100), []);
         assert_eq!((buf[0], buf[BLOCK]), (2, 1));
-        // A block replaces what its elder replaces, if that has not left yet.
+        // The younger block replaces the same content as the older one, which has not left yet.
         assert_eq!(pending.add(vec![(1, block(3))]), 1);
         pending.left();
         assert_eq!(pending.read(&mut buf, BLOCK as u64 - 10), [0..10, 10 + BLOCK..3 * BLOCK]);

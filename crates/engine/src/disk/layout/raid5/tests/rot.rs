@@ -25,6 +25,30 @@ fn a_rotten_block_does_not_become_what_its_parity_says() {
     assert_eq!(disk.settle(&mut buf, at as u64, &|block| block == right).unwrap(), Settled::Mended);
 }
 
+/// A read of several blocks fails because of one of them. The others are then read one by one, and
+/// are verified as well.
+#[test]
+fn a_rotten_block_beside_an_unreadable_one_is_verified() {
+    let (place, disk, content) = written();
+    let raid = raid(&*disk);
+    lend_sums(raid, content.clone());
+    let [rotten, unreadable] = [0, 1].map(|line| raid.place(line, 1));
+    assert_eq!((rotten.member, rotten.offset + BLOCK as u64), (unreadable.member, unreadable.offset));
+    let name = rotten.member.to_string();
+    place.memory.open(&name, OpenMode::Existing).unwrap().write_at(&[0xEE; 9], rotten.offset).unwrap();
+    place.broken.make_unreadable(&name, unreadable.offset + 5);
+    for line in [0, 1] {
+        disk.write_at(&[7; BLOCK], raid.rows.block(line, 0) * BLOCK as u64).unwrap();
+    }
+    sync(&*disk);
+    assert_eq!(raid.take_suspects(), [0]);
+    place.broken.heal();
+    let at = raid.rows.block(0, 1) as usize * BLOCK;
+    let right = &content[at..at + BLOCK];
+    let settled = disk.settle(&mut vec![0; BLOCK], at as u64, &|block| block == right);
+    assert_eq!(settled.unwrap(), Settled::Mended);
+}
+
 /// Lets a RAID-5 know the sums of its content.
 fn lend_sums(raid: &Raid5, content: Vec<u8>) {
     let known = move |at| Some(crc32c(&content[at as usize..at as usize + BLOCK]));
