@@ -81,7 +81,7 @@ export function timeline(world, volume, query, size, retain) {
     ...(regions > 0 ? { regions: regionsOf(history, from, buckets, regions) } : {}),
     coarse: false,
     spans: spansOf(history),
-    rollbacks: history.rollbacks.filter((time) => time >= from && time < to).map(position),
+    rollbacks: history.rollbacks.filter(({ at, to: moment }) => at >= from && moment < to).map(({ at, to: moment }) => ({ ...position(at), to: rfc(moment) })),
     // The volume grew in the middle of its history.
     sizes: [
       { time: rfc(history.begins), size: size / 2 },

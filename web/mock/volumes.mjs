@@ -137,11 +137,12 @@ function goBack(world, name, undoName, to) {
   const volume = volumeNamed(world, name);
   const undo = makeSnapshot(volume, undoName, Date.now());
   const snapshot = world.snapshots.get(name).find((candidate) => candidate.name === to);
-  const origin = snapshot ? `${name}@${to}` : `${name}@lsn:${lsnOf(timeOf(world, name, to))}`;
+  const time = snapshot ? Date.parse(snapshot.created) : timeOf(world, name, to);
+  const origin = snapshot ? `${name}@${to}` : `${name}@lsn:${lsnOf(time)}`;
   follow(volume, undo);
   world.snapshots.get(name).push(undo);
   Object.assign(volume, { origin, parent: snapshot ? origin : volume.parent, after_moment: momentOf(origin) });
-  historyOf(world, name).rollbacks.push(Date.now());
+  historyOf(world, name).rollbacks.push({ at: Date.now(), to: time });
   addEvent(world, 'rollback', name, `Volume ${name} was rolled back.`, 'warning');
   return { undo, volume: volumeNamed(world, name) };
 }

@@ -198,7 +198,7 @@ export function historyOf(world, name, size) {
       bytesEach: 14_000,
       begins: START - 6.4 * DAY,
       gaps: name === 'db' ? [[START - 3.6 * DAY, START - 3.35 * DAY]] : [],
-      rollbacks: name === 'db' ? [START - 1.3 * DAY] : [],
+      rollbacks: name === 'db' ? [{ at: START - 1.3 * DAY, to: START - 1.72 * DAY }] : [],
       intrusion: name === 'db' ? START - 41 * MINUTE : undefined,
       marks:
         name === 'db'

@@ -21,13 +21,13 @@ pub struct Rates {
     pub write_bytes: f64,
     /// Number of NBD requests that were being carried out at the end of the stretch.
     pub in_flight: u64,
-    /// Seconds within which half of the reads were carried out. Absent if there were none.
+    /// Seconds within which half of the reads were answered. Absent if there were none.
     pub read_p50: Option<f64>,
-    /// Seconds within which 99 % of the reads were carried out.
+    /// Seconds within which 99 % of the reads were answered.
     pub read_p99: Option<f64>,
-    /// Seconds within which half of the writes were carried out.
+    /// Seconds within which half of the writes were answered.
     pub write_p50: Option<f64>,
-    /// Seconds within which 99 % of the writes were carried out.
+    /// Seconds within which 99 % of the writes were answered.
     pub write_p99: Option<f64>,
 }
 

@@ -45,8 +45,8 @@ pub struct Timeline {
     pub coarse: bool,
     /// Periods of continuous history that reach into the window, oldest first.
     pub spans: Vec<HistorySpan>,
-    /// The moments at which the volume was rolled back, oldest first.
-    pub rollbacks: Vec<Position>,
+    /// The rollbacks that took back writes of the window, or that were in it, oldest first.
+    pub rollbacks: Vec<Rollback>,
     /// Sizes that the volume had in the window, oldest first. Each size holds from its time on. At
     /// most 500, the newest.
     #[serde(default)]
@@ -70,6 +70,20 @@ pub struct Timeline {
     /// Changes of the server's clock, oldest first. All times are those of the clock, so they may
     /// go back at a change.
     pub clock: Vec<ClockChange>,
+}
+
+/// A rollback: the volume went back to an earlier moment. The writes in between are a line of their
+/// own, which ended then.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Rollback {
+    /// LSN of the rollback.
+    pub lsn: u64,
+    /// Time of the rollback.
+    pub time: Timestamp,
+    /// Time of the snapshot, the mark or the last write that the volume kept. For a write it is an
+    /// estimate. Absent: it is not known any more.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub to: Option<Timestamp>,
 }
 
 /// The size of a volume from a moment on.

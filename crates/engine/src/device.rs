@@ -6,6 +6,7 @@
 
 use crate::error::Result;
 use bytes::Bytes;
+use std::time::Duration;
 use uuid::Uuid;
 
 /// The shape of a device. All of it except the size is fixed while the device is open.
@@ -50,6 +51,35 @@ pub struct StatusRun {
     pub allocated: bool,
     /// The run reads as zeros. A run that is not allocated always reads as zeros.
     pub zero: bool,
+}
+
+/// The kinds of clients' requests. Statistics tell them apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RequestKind {
+    /// Reads data.
+    Read,
+    /// Writes data, or zeros.
+    Write,
+    /// Makes earlier writes durable.
+    Flush,
+    /// Does anything else with the medium: discards, asks for holes, verifies, reads ahead.
+    Other,
+}
+
+impl RequestKind {
+    /// All kinds.
+    pub const ALL: [RequestKind; 4] =
+        [RequestKind::Read, RequestKind::Write, RequestKind::Flush, RequestKind::Other];
+
+    /// Returns the name in metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            RequestKind::Read => "read",
+            RequestKind::Write => "write",
+            RequestKind::Flush => "flush",
+            RequestKind::Other => "other",
+        }
+    }
 }
 
 /// The largest number of bytes that [`BlockDevice::compare_and_write`] compares: what a journal
@@ -140,4 +170,9 @@ pub trait BlockDevice: Send + Sync {
 
     /// Reads a range into memory if that is cheap. It is a hint, and may do nothing.
     fn cache(&self, offset: u64, len: u64) -> Result<()>;
+
+    /// Tells the device that a target answers `count` requests of clients. Each of them `took` this
+    /// long, from when all of it was received until its reply was ready to be sent. The method
+    /// returns at once, and takes no lock. A device without statistics does nothing.
+    fn answered(&self, _kind: RequestKind, _took: Duration, _count: u64) {}
 }

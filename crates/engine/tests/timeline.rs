@@ -144,7 +144,7 @@ fn moments_with_a_name_lie_in_the_window() {
     site.open("v").flush().unwrap();
     site.pool.mark("v", "first").unwrap();
     site.clock.advance(10 * SECOND);
-    site.put(0, 2, 4096);
+    let seen = site.put(0, 2, 4096);
     site.snap("v", "seen");
     site.clock.advance(10 * SECOND);
     site.pool.roll_back_to(&[("v", "undo")], &Moment::Mark("first".into()), false).unwrap();
@@ -156,12 +156,17 @@ fn moments_with_a_name_lie_in_the_window() {
     let marks: Vec<_> =
         found.marks.items.iter().map(|m| (m.name.as_str(), (m.time - start) / SECOND)).collect();
     assert_eq!(marks, [("first", 10), ("last", 40)]);
-    let rollbacks: Vec<u64> = found.rollbacks.iter().map(|r| (r.time - start) / SECOND).collect();
-    assert_eq!(rollbacks, [30]);
+    let since = |time: u64| (time - start) / SECOND;
+    let rollbacks: Vec<_> = found.rollbacks.iter().map(|r| (since(r.at.time), r.to.map(since))).collect();
+    assert_eq!(rollbacks, [(30, Some(10))]);
     assert_eq!(found.spans.len(), 2);
     assert_eq!(found.begins.map(|begins| begins.time / SECOND), Some(start / SECOND));
     assert_eq!(found.flushes.items.len(), 1);
     assert!(found.anchors.items.iter().any(|anchor| anchor.snapshot.as_deref() == Some("seen")));
+    let before = TimelineQuery { from: Some(at(5)), to: Some(at(25)), ..window };
+    assert_eq!(timeline(&site, &before).rollbacks.len(), 1, "it took back what was written here");
+    let earlier = TimelineQuery { from: Some(at(5)), to: Some(at(9)), ..window };
+    assert_eq!(timeline(&site, &earlier).rollbacks, []);
     let narrow = TimelineQuery { from: Some(at(35)), to: Some(at(50)), ..window };
     let found = timeline(&site, &narrow);
     assert_eq!(
@@ -175,6 +180,11 @@ fn moments_with_a_name_lie_in_the_window() {
     let found = timeline(&site, &window);
     assert_eq!((found.marks.count, found.marks.items.len()), (602, 0));
     assert_eq!(found.marks.counts.iter().sum::<u32>(), 602);
+    // Without a mark, the time is an estimate. That of a snapshot is known.
+    site.pool.roll_back_to(&[("v", "undo-2")], &Moment::Lsn(seen), false).unwrap();
+    site.pool.roll_back("v", "seen", "undo-3", false).unwrap();
+    let to: Vec<_> = timeline(&site, &window).rollbacks.iter().map(|r| r.to.map(since)).collect();
+    assert!(matches!(to[..], [Some(10), Some(10..=20), Some(20)]), "{to:?}");
 }
 
 /// Also behind a rollback, which brings back the size of its moment.

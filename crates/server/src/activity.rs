@@ -3,8 +3,9 @@
 //! In memory are points of one second for five minutes and of ten seconds for an hour, for the pool
 //! and for the busiest volumes. All of it takes less than 32 MiB, whatever the number of volumes.
 
-use crate::latency::{AllTimes, Op, ReadTimes};
+use crate::latency::{AllTimes, ReadTimes};
 use hindcast_api::{Activity, ActivityPoint, Live, Rates};
+use hindcast_engine::device::RequestKind;
 use hindcast_engine::pool::VolumeStats;
 use jiff::Timestamp;
 use parking_lot::Mutex;
@@ -315,10 +316,10 @@ fn rates(before: &Counters, after: &Counters, in_flight: u64, took: Duration) ->
         read_bytes: rate(|s| s.read_bytes),
         write_bytes: rate(|s| s.write_bytes),
         in_flight,
-        read_p50: within(Op::Read, 0.5),
-        read_p99: within(Op::Read, 0.99),
-        write_p50: within(Op::Write, 0.5),
-        write_p99: within(Op::Write, 0.99),
+        read_p50: within(RequestKind::Read, 0.5),
+        read_p99: within(RequestKind::Read, 0.99),
+        write_p50: within(RequestKind::Write, 0.5),
+        write_p99: within(RequestKind::Write, 0.99),
     }
 }
 

@@ -1,51 +1,22 @@
-//! How long devices take to carry out requests of clients.
+//! How long clients wait for their requests: from when all of a request was received until its
+//! reply is ready to be sent.
 //!
 //! Each open device has histograms of its own, so threads of different connections share no cache
 //! line. A reader merges them. A histogram is log-linear: four buckets for each doubling of the
-//! time, from 1 µs to 64 s.
-//!
-//! Every request is counted, and every request that may wait for a disk is timed. Of the reads that
-//! find their data in memory, one of [`TIMED`] is timed: two looks at the clock are a considerable
-//! part of such a read, and these reads are alike.
+//! time, from 1 µs to 64 s. The targets tell the times ([`BlockDevice::answered`]).
 
 use hindcast_api::Protocol;
-use hindcast_engine::device::{BlockDevice, DeviceInfo, StatusRun, WriteOp};
+use hindcast_engine::device::{BlockDevice, DeviceInfo, RequestKind, StatusRun, WriteOp};
 use hindcast_engine::{Result, Volume};
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use uuid::Uuid;
 
 /// Number of buckets: four for each doubling, from 1 µs to 64 s.
 const BUCKETS: usize = 104;
-
-/// Of so many reads that do not wait, one is timed. The others count as long as that one.
-const TIMED: u64 = 4;
-
-/// A kind of request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Op {
-    Read,
-    Write,
-    Flush,
-    Other,
-}
-
-impl Op {
-    pub(crate) const ALL: [Op; 4] = [Op::Read, Op::Write, Op::Flush, Op::Other];
-
-    /// Returns the name in metrics.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Op::Read => "read",
-            Op::Write => "write",
-            Op::Flush => "flush",
-            Op::Other => "other",
-        }
-    }
-}
 
 /// Returns the bucket of a time in nanoseconds.
 fn bucket(nanos: u64) -> usize {
@@ -99,7 +70,7 @@ impl Times {
         }
     }
 
-    /// Returns the time within which this part of the requests was carried out, to the end of its
+    /// Returns the time within which this part of the requests was answered, to the end of its
     /// bucket. `None`: there was no request.
     pub(crate) fn quantile(&self, part: f64) -> Option<Duration> {
         let all: u64 = self.buckets.iter().sum();
@@ -127,10 +98,10 @@ impl Times {
 
 /// Times of all kinds of requests.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct AllTimes([Times; 4]);
+pub(crate) struct AllTimes([Times; RequestKind::ALL.len()]);
 
 impl AllTimes {
-    pub(crate) fn of(&self, op: Op) -> &Times {
+    pub(crate) fn of(&self, op: RequestKind) -> &Times {
         &self.0[op as usize]
     }
 
@@ -155,7 +126,7 @@ impl Histogram {
         Histogram { buckets: [const { AtomicU64::new(0) }; BUCKETS], nanos: AtomicU64::new(0) }
     }
 
-    /// Adds `count` requests that took a time together, and were waited for as long.
+    /// Adds `count` requests. Each of them took `took`.
     fn add(&self, took: Duration, count: u64) {
         let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         self.buckets[bucket(nanos)].fetch_add(count, Ordering::Relaxed);
@@ -169,53 +140,21 @@ impl Histogram {
     }
 }
 
-/// Decides which of the reads that do not wait are timed. Threads that race here only change which
-/// ones those are.
-#[derive(Default)]
-struct Turns {
-    /// Number of reads since the last one that was timed. 0: the next one is timed.
-    since: AtomicU64,
-    /// What the last timed read took, in nanoseconds.
-    last: AtomicU64,
-}
-
-impl Turns {
-    fn is_timed(&self) -> bool {
-        self.since.load(Ordering::Relaxed) == 0
-    }
-
-    /// Takes a timed read.
-    fn timed(&self, took: Duration) {
-        self.last.store(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
-        self.since.store(1, Ordering::Relaxed);
-    }
-
-    /// Takes a read that was not timed. Returns the time that it counts for.
-    fn not_timed(&self) -> Duration {
-        let since = self.since.load(Ordering::Relaxed) + 1;
-        self.since.store(if since >= TIMED { 0 } else { since }, Ordering::Relaxed);
-        Duration::from_nanos(self.last.load(Ordering::Relaxed))
-    }
-}
-
 /// The histograms of one device.
-struct Histograms {
-    of: [Histogram; 4],
-    turns: Turns,
-}
+struct Histograms([Histogram; RequestKind::ALL.len()]);
 
 impl Histograms {
     fn new() -> Self {
-        Histograms { of: std::array::from_fn(|_| Histogram::new()), turns: Turns::default() }
+        Histograms(std::array::from_fn(|_| Histogram::new()))
     }
 
-    /// Adds `count` requests that took a time together, and were waited for as long.
-    fn add(&self, op: Op, took: Duration, count: u64) {
-        self.of[op as usize].add(took, count);
+    /// Adds `count` requests. Each of them took `took`.
+    fn add(&self, op: RequestKind, took: Duration, count: u64) {
+        self.0[op as usize].add(took, count);
     }
 
     fn read(&self) -> AllTimes {
-        AllTimes(std::array::from_fn(|n| self.of[n].read()))
+        AllTimes(std::array::from_fn(|n| self.0[n].read()))
     }
 }
 
@@ -354,15 +293,6 @@ pub(crate) struct Timed {
     all: Latencies,
 }
 
-impl Timed {
-    fn time<T>(&self, op: Op, work: impl FnOnce() -> T) -> T {
-        let began = Instant::now();
-        let result = work();
-        self.times.add(op, began.elapsed(), 1);
-        result
-    }
-}
-
 impl Drop for Timed {
     fn drop(&mut self) {
         let mut all = self.all.0.lock();
@@ -378,31 +308,15 @@ impl BlockDevice for Timed {
     }
 
     fn try_read(&self, offset: u64, buf: &mut [u8]) -> Result<bool> {
-        let turns = &self.times.turns;
-        let began = turns.is_timed().then(Instant::now);
-        let done = self.device.try_read(offset, buf);
-        // What has to wait is timed by [`Timed::read`].
-        if !matches!(done, Ok(false)) {
-            let took = match began.map(|began| began.elapsed()) {
-                Some(took) => {
-                    turns.timed(took);
-                    took
-                }
-                None => turns.not_timed(),
-            };
-            self.times.add(Op::Read, took, 1);
-        }
-        done
+        self.device.try_read(offset, buf)
     }
 
     fn read(&self, offset: u64, buf: &mut [u8]) -> Result<()> {
-        self.time(Op::Read, || self.device.read(offset, buf))
+        self.device.read(offset, buf)
     }
 
     fn write(&self, ops: &mut [WriteOp], fua: bool) {
-        let began = Instant::now();
         self.device.write(ops, fua);
-        self.times.add(Op::Write, began.elapsed(), ops.len() as u64);
     }
 
     fn compare_and_write(
@@ -412,23 +326,23 @@ impl BlockDevice for Timed {
         new: bytes::Bytes,
         fua: bool,
     ) -> Result<std::result::Result<(), u64>> {
-        self.time(Op::Write, || self.device.compare_and_write(offset, expected, new, fua))
+        self.device.compare_and_write(offset, expected, new, fua)
     }
 
     fn flush(&self) -> Result<()> {
-        self.time(Op::Flush, || self.device.flush())
+        self.device.flush()
     }
 
     fn discard(&self, offset: u64, len: u64, fua: bool) -> Result<()> {
-        self.time(Op::Other, || self.device.discard(offset, len, fua))
+        self.device.discard(offset, len, fua)
     }
 
     fn write_zeroes(&self, offset: u64, len: u64, may_unmap: bool, fua: bool) -> Result<()> {
-        self.time(Op::Write, || self.device.write_zeroes(offset, len, may_unmap, fua))
+        self.device.write_zeroes(offset, len, may_unmap, fua)
     }
 
     fn block_status(&self, offset: u64, len: u64, max_runs: usize) -> Result<Vec<StatusRun>> {
-        self.time(Op::Other, || self.device.block_status(offset, len, max_runs))
+        self.device.block_status(offset, len, max_runs)
     }
 
     fn damaged(&self, offset: u64, len: u64, max_runs: usize) -> Result<Vec<(u64, bool)>> {
@@ -440,7 +354,11 @@ impl BlockDevice for Timed {
     }
 
     fn cache(&self, offset: u64, len: u64) -> Result<()> {
-        self.time(Op::Other, || self.device.cache(offset, len))
+        self.device.cache(offset, len)
+    }
+
+    fn answered(&self, kind: RequestKind, took: Duration, count: u64) {
+        self.times.add(kind, took, count);
     }
 }
 
@@ -481,54 +399,20 @@ mod tests {
     }
 
     #[test]
-    fn one_of_several_reads_that_do_not_wait_is_timed() {
-        let turns = Turns::default();
-        let mut counted = Vec::new();
-        for n in 1..=2 * TIMED {
-            let own = Duration::from_micros(n);
-            counted.push(match turns.is_timed() {
-                true => {
-                    turns.timed(own);
-                    own
-                }
-                false => turns.not_timed(),
-            });
-        }
-        let (one, other) = counted.split_at(TIMED as usize);
-        assert!(one.iter().all(|took| *took == Duration::from_micros(1)), "{one:?}");
-        assert!(other.iter().all(|took| *took == Duration::from_micros(TIMED + 1)), "{other:?}");
-    }
-
-    #[test]
-    fn every_read_is_counted() {
-        let (_dir, pool) = testing::pool();
-        let id = testing::create(&pool, "v").uuid;
-        let all = Latencies::default();
-        let device = all.timed(Protocol::Nbd, id, pool.open_volume("v", false).unwrap());
-        device.write(&mut [WriteOp::new(0, vec![1; 512].into())], false);
-        let mut buf = [0; 512];
-        let in_memory = (0..10).filter(|_| device.try_read(0, &mut buf).unwrap()).count();
-        (0..3).for_each(|_| device.read(0, &mut buf).unwrap());
-        let times = all.read(|_| true).all;
-        assert_eq!((in_memory, times.of(Op::Read).count), (10, 13));
-        assert!(times.of(Op::Read).nanos > 0);
-    }
-
-    #[test]
     fn times_of_closed_devices_stay() {
         let (_dir, pool) = testing::pool();
         let id = testing::create(&pool, "v").uuid;
         let all = Latencies::default();
         let open = |protocol| all.timed(protocol, id, pool.open_volume("v", false).unwrap());
         let (one, two) = (open(Protocol::Nbd), open(Protocol::Iscsi));
-        one.flush().unwrap();
-        let mut ops = [WriteOp::new(0, vec![1; 512].into()), WriteOp::new(512, vec![1; 512].into())];
-        two.write(&mut ops, false);
-        two.read(0, &mut [0; 512]).unwrap();
-        let counts = || Op::ALL.map(|op| all.read(|_| true).of[&id].of(op).count);
-        let sums = |wanted: bool| Op::ALL.map(|op| all.read(|_| wanted).all.of(op).count);
+        one.answered(RequestKind::Flush, Duration::from_millis(1), 1);
+        two.answered(RequestKind::Write, Duration::from_millis(1), 2);
+        two.answered(RequestKind::Read, Duration::from_millis(1), 1);
+        let counts = || RequestKind::ALL.map(|op| all.read(|_| true).of[&id].of(op).count);
+        let sums = |wanted: bool| RequestKind::ALL.map(|op| all.read(|_| wanted).all.of(op).count);
         assert_eq!(counts(), [1, 2, 1, 0]);
-        let of = |protocol| Op::ALL.map(|op| all.read(|_| false).by_protocol.of(protocol).of(op).count);
+        let of =
+            |protocol| RequestKind::ALL.map(|op| all.read(|_| false).by_protocol.of(protocol).of(op).count);
         let by_protocol = || (of(Protocol::Nbd), of(Protocol::Iscsi));
         assert_eq!(by_protocol(), ([0, 0, 1, 0], [1, 2, 0, 0]));
         drop(one);

@@ -3,10 +3,11 @@
 
 use crate::app::App;
 use crate::convert;
-use crate::latency::{Op, ReadTimes};
+use crate::latency::ReadTimes;
 use crate::same::Same;
 use hindcast_api::Protocol;
 use hindcast_engine::cdp::CdpInfo;
+use hindcast_engine::device::RequestKind;
 use hindcast_engine::disk::SyncPurpose;
 use hindcast_engine::pool::{
     Health, IndexSize, Pool, PoolInfo, PoolStats, PreserveStats, PvInfo, VolumeInfo,
@@ -138,11 +139,11 @@ fn process(out: &mut Out<'_>, app: &App) -> fmt::Result {
 /// Adds the times of clients' requests: a histogram for all volumes, by protocol and operation, and
 /// sums for each volume.
 fn durations(out: &mut Out<'_>, times: &ReadTimes, volumes: &[VolumeInfo]) -> fmt::Result {
-    let help = "Time that devices take to carry out clients' requests.";
+    let help = "Time from the receipt of a client's request until its reply is ready to be sent.";
     let name = "hindcast_request_duration_seconds";
     let mut family = out.0.encode_descriptor(name, help, None, MetricType::Histogram)?;
     for protocol in [Protocol::Nbd, Protocol::Iscsi] {
-        for op in Op::ALL {
+        for op in RequestKind::ALL {
             let label = [("protocol", protocol.name()), ("op", op.name())];
             let times = times.by_protocol.of(protocol).of(op);
             let mut encoder = family.encode_family(&label)?;
@@ -160,13 +161,13 @@ fn durations(out: &mut Out<'_>, times: &ReadTimes, volumes: &[VolumeInfo]) -> fm
 /// Adds the times of each volume's requests: their sum and their number. There are no buckets: the
 /// number of series must not grow with the volumes and the buckets.
 fn of_volumes(out: &mut Out<'_>, times: &ReadTimes, volumes: &[VolumeInfo]) -> fmt::Result {
-    let help = "Time that the volume took to carry out clients' requests: the sum and the number.";
+    let help = "Times of clients' requests to the volume, from receipt to reply: the sum and the number.";
     // See `call_summary` for the type.
     let mut family = out.0.encode_descriptor(OF_VOLUME, help, None, MetricType::Histogram)?;
     for volume in volumes {
         let Some(times) = times.of.get(&volume.uuid) else { continue };
-        let nanos: u64 = Op::ALL.iter().map(|op| times.of(*op).nanos).sum();
-        let count: u64 = Op::ALL.iter().map(|op| times.of(*op).count).sum();
+        let nanos: u64 = RequestKind::ALL.iter().map(|op| times.of(*op).nanos).sum();
+        let count: u64 = RequestKind::ALL.iter().map(|op| times.of(*op).count).sum();
         let label = [("volume", volume.name.clone())];
         let mut encoder = family.encode_family(&label)?;
         encoder.encode_histogram::<Label>(nanos as f64 / 1e9, count, &[], None)?;
@@ -638,7 +639,7 @@ mod tests {
         let volume = testing::create(&pool, "v");
         let times = Latencies::default();
         let device = times.timed(Protocol::Nbd, volume.uuid, pool.open_volume("v", false).unwrap());
-        device.read(0, &mut [0; 512]).unwrap();
+        device.answered(RequestKind::Read, std::time::Duration::from_millis(1), 1);
         let mut registry = Registry::default();
         registry.register_collector(Box::new(Durations(times, vec![volume])));
         let mut text = String::new();

@@ -178,7 +178,7 @@ fn shown(
             .iter()
             .map(|s| api::HistorySpan { from: position(s.from), to: s.to.map(position) })
             .collect(),
-        rollbacks: found.rollbacks.iter().copied().map(position).collect(),
+        rollbacks: found.rollbacks.iter().map(rollback).collect(),
         sizes: found
             .sizes
             .iter()
@@ -201,6 +201,10 @@ fn shown(
         expires: None,
         clock: found.clock.iter().map(clock_change).collect(),
     }
+}
+
+fn rollback(found: &cdp::Rollback) -> api::Rollback {
+    api::Rollback { lsn: found.at.lsn.0, time: time(found.at.time), to: found.to.map(time) }
 }
 
 /// Returns when the first moment of a history expires, in nanoseconds since 1970. The history takes

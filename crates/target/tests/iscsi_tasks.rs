@@ -6,6 +6,7 @@ mod initiator;
 #[path = "common/mem.rs"]
 mod mem;
 
+use hindcast_engine::device::RequestKind;
 use hindcast_target::iscsi::pdu::{Bhs, FINAL, NO_TAG, RejectReason, opcode};
 use initiator::{
     ABORT_TASK, ABORT_TASK_SET, BLOCK, CLEAR_ACA, CLEAR_TASK_SET, COLD_RESET, Fixture, LUN_RESET, Pdu,
@@ -460,4 +461,70 @@ fn who_may_only_read_aborts_and_resets_nothing() {
     }
     *fixture.daemon.access.lock() = Access::default();
     assert_eq!(fixture.session_of(9).manage(COLD_RESET, 0, 0), 0, "who may do everything may do that");
+}
+
+// --- times ---
+
+/// A wait that a test makes, and a time below which no such wait can be.
+const WAIT: Duration = Duration::from_millis(1500);
+const SHORT: Duration = Duration::from_millis(1200);
+
+/// The time of a command begins when all of it has arrived, even if it must wait for its turn.
+#[test]
+fn the_device_is_told_how_long_commands_waited() {
+    let fixture = Fixture::new();
+    let mut wire = fixture.session();
+    let [first, second] = [0, 1].map(|lba| wire.read_command(lba, 1));
+    wire.send(&second, &[]);
+    std::thread::sleep(WAIT);
+    wire.send(&first, &[]);
+    let mut tags = [wire.receive().bhs.itt(), wire.receive().bhs.itt()];
+    tags.sort_unstable();
+    assert_eq!(tags, [first.itt(), second.itt()]);
+    let mut took = fixture.device.answered(RequestKind::Read);
+    took.sort_unstable();
+    assert!(took.len() == 2 && took[0] < SHORT && took[1] >= WAIT, "{took:?}");
+
+    let mut wire = fixture.session_with(&SOLICITED);
+    let (command, tag) = wire.waiting();
+    std::thread::sleep(WAIT);
+    wire.send_data(&command, tag, 0, 0, true, &[1; 512]);
+    assert_eq!(wire.receive().status(), 0);
+    let took = fixture.device.answered(RequestKind::Write);
+    assert!(took.len() == 1 && took[0] < SHORT, "the initiator took its time: {took:?}");
+}
+
+/// Every command that accesses the medium counts once, whichever thread carries it out. An aborted
+/// one does not.
+#[test]
+fn commands_count_by_kind() {
+    let fixture = Fixture::new();
+    let mut wire = fixture.session();
+    wire.write(0, &[1; 2 * BLOCK]);
+    durable_write(&mut wire);
+    assert_eq!(wire.receive().status(), 0);
+    for cold in [false, true] {
+        fixture.device.cold.store(cold, Ordering::Relaxed);
+        wire.read(0, 1);
+        wire.read(0, 4096);
+    }
+    for cdb in [FLUSH, [0x2f, 0, 0, 0, 0, 0, 0, 0, 1, 0]] {
+        assert_eq!(wire.run(FINAL, &cdb, 0, &[]).status(), 0);
+    }
+    let durable = [0x28, 8, 0, 0, 0, 0, 0, 0, 1, 0];
+    let read = wire.command(0x40 | FINAL, &durable, BLOCK as u32);
+    wire.send(&read, &[]);
+    wire.collect(read.itt());
+    // Neither TEST UNIT READY nor RESERVE and RELEASE access the medium.
+    for code in [0, 0x16, 0x17] {
+        assert_eq!(wire.run(FINAL, &[code, 0, 0, 0, 0, 0], 0, &[]).status(), 0);
+    }
+    fixture.device.blocked.close();
+    let flush = wire.command(FINAL, &FLUSH, 0);
+    wire.send(&flush, &[]);
+    fixture.device.blocked.wait_for(1);
+    assert_eq!(wire.manage(ABORT_TASK, 0, flush.itt()), 0);
+    fixture.device.blocked.open();
+    wire.ping();
+    assert_eq!(RequestKind::ALL.map(|kind| fixture.device.answered(kind).len()), [5, 2, 1, 1]);
 }

@@ -8,7 +8,7 @@ use common::mem::{MemDevice, SHARD};
 use common::script::{go_data, meta_data, request};
 use common::*;
 use hindcast_engine::ErrorKind;
-use hindcast_engine::device::DeviceInfo;
+use hindcast_engine::device::{DeviceInfo, RequestKind};
 use hindcast_target::nbd::Command;
 use std::io::Write;
 use std::os::unix::net::UnixStream;
@@ -449,6 +449,85 @@ fn a_connection_over_its_limit_is_not_read_from_and_goes_on_later() {
     fixture.device.blocked.open();
     cookies.into_iter().for_each(|cookie| assert_eq!(client.wait(cookie).error, 0));
     assert_eq!(fixture.device.calls.flushes.load(Relaxed), 10);
+}
+
+/// A wait that a test makes, and a time below which no such wait can be.
+const WAIT: Duration = Duration::from_millis(1500);
+const SHORT: Duration = Duration::from_millis(1200);
+
+#[test]
+fn the_device_is_told_how_long_requests_waited_also_behind_others() {
+    let fixture = start(MemDevice::new(SIZE), |c| c.max_jobs_per_connection = 1);
+    let mut client = fixture.client(true);
+    fixture.device.blocked.close();
+    let flushes: Vec<_> = (0..3).map(|_| client.make(FLUSH, 0, 0, 0, &[])).collect();
+    client.send(&flushes.iter().flat_map(|(_, bytes)| bytes.clone()).collect::<Vec<u8>>());
+    fixture.device.blocked.wait_for(1);
+    thread::sleep(WAIT);
+    fixture.device.blocked.open();
+    flushes.iter().for_each(|(cookie, _)| assert_eq!(client.wait(*cookie).error, 0));
+    let took = fixture.device.answered(RequestKind::Flush);
+    assert!(took.len() == 3 && took.iter().all(|took| *took >= WAIT), "{took:?}");
+}
+
+#[test]
+fn a_request_is_timed_when_all_of_it_is_there() {
+    both(|fixture, mut client| {
+        let (cookie, bytes) = client.make(WRITE, 0, 0, 4096, &[7; 4096]);
+        client.send(&bytes[..100]);
+        thread::sleep(WAIT);
+        client.send(&bytes[100..]);
+        assert_eq!(client.wait(cookie).error, 0);
+        let took = fixture.device.answered(RequestKind::Write);
+        assert!(took.len() == 1 && took[0] < SHORT, "{took:?}");
+    });
+}
+
+/// A READ whose search for holes waits takes the replies before it along.
+#[test]
+fn requests_whose_replies_wait_behind_another_are_timed_with_it() {
+    let fixture = fixture();
+    let mut client = fixture.client(true);
+    fixture.device.blocked.close();
+    fixture.device.blocks_status.store(true, Relaxed);
+    let (short, mut bytes) = client.make(READ, 0, 0, 512, &[]);
+    let (long, more) = client.make(READ, 0, 0, 128 << 10, &[]);
+    bytes.extend(more);
+    client.send(&bytes);
+    fixture.device.blocked.wait_for(1);
+    thread::sleep(WAIT);
+    client.write(0, &[1; 512]);
+    fixture.device.blocked.open();
+    [short, long].iter().for_each(|cookie| assert_eq!(client.wait(*cookie).error, 0));
+    let (reads, writes) =
+        (fixture.device.answered(RequestKind::Read), fixture.device.answered(RequestKind::Write));
+    assert!(reads.len() == 2 && reads.iter().all(|took| *took >= WAIT), "{reads:?}");
+    assert!(writes.len() == 1 && writes[0] < SHORT, "{writes:?}");
+}
+
+/// Every request that reaches the device counts once, whichever thread carries it out.
+#[test]
+fn requests_count_by_kind() {
+    both(|fixture, mut client| {
+        client.write(0, &[1; 4096]);
+        let (one, mut bytes) = client.make(WRITE, 0, 0, 512, &[1; 512]);
+        let (two, more) = client.make(WRITE, FUA, 512, 512, &[2; 512]);
+        bytes.extend(more);
+        client.send(&bytes);
+        [one, two].into_iter().for_each(|cookie| assert_eq!(client.wait(cookie).error, 0));
+        for cold in [false, true] {
+            fixture.device.cold.store(cold, Relaxed);
+            client.read(0, 512);
+            client.read(0, 2 << 20);
+        }
+        assert_eq!(client.call(WRITE_ZEROES, 0, 0, 512, &[]).error, 0);
+        assert_eq!(client.call(FLUSH, 0, 0, 0, &[]).error, 0);
+        for kind in [TRIM, CACHE] {
+            assert_eq!(client.call(kind, 0, 0, 4096, &[]).error, 0);
+        }
+        assert_eq!(client.call(READ, 0, SIZE, 512, &[]).error, EINVAL, "no device was asked");
+        assert_eq!(RequestKind::ALL.map(|kind| fixture.device.answered(kind).len()), [4, 4, 1, 2]);
+    });
 }
 
 #[test]

@@ -43,7 +43,8 @@ export interface TimelineData {
   regions: { count: number; bytesEach: number; written: number[] } | null;
   coarse: boolean;
   gaps: Span[];
-  rollbacks: Point[];
+  /** Rollbacks, and the times to which the volume went back, where they are known and earlier. */
+  rollbacks: (Point & { to: number | null })[];
   /** Sizes of the volume, oldest first, each from its time on. */
   sizes: { time: number; size: number }[];
   snapshots: LaneData;
@@ -94,7 +95,10 @@ export function readTimeline(timeline: Timeline): TimelineData {
       : null,
     coarse: timeline.coarse,
     gaps: gapsOf(timeline.spans),
-    rollbacks: timeline.rollbacks.map(pointOf),
+    rollbacks: timeline.rollbacks.map((rollback) => {
+      const to = rollback.to ? parseTime(rollback.to) : Infinity;
+      return { ...pointOf(rollback), to: to < parseTime(rollback.time) ? to : null };
+    }),
     sizes: (timeline.sizes ?? []).map(({ time, size }) => ({ time: parseTime(time), size })),
     snapshots: laneOf(timeline.snapshots),
     marks: laneOf(timeline.marks),

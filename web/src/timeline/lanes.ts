@@ -1,5 +1,6 @@
 /** Lanes below the axis: snapshots, marks, branches, flushes and anchors, each with its own sign. */
 
+import { duration } from '../lib/time';
 import { bucketStart, type LaneData, type Point, type TimelineData } from './data';
 import { LANES, type Layout, type Strip } from './layout';
 import type { Palette } from './palette';
@@ -151,7 +152,7 @@ function drawCounts(pen: Pen, data: TimelineData, counts: number[], strip: Strip
 
 const RELATION = { clone: 'Clone', recovered: 'Recovered volume', view: 'View' };
 
-/** Volumes that begin at a moment, and rollbacks, at which a line of writes ended. */
+/** Volumes that begin at a moment, and lines of writes that ended in a rollback. */
 function drawBranches(pen: Pen, data: TimelineData, strip: Strip): void {
   const { context, palette, layout } = pen;
   const y = strip.top + strip.height / 2;
@@ -164,30 +165,43 @@ function drawBranches(pen: Pen, data: TimelineData, strip: Strip): void {
     branch(context, x, y);
     pen.hits.push({ x: x + 8, y, time, text: `${RELATION[kind]} ${name} begins here` });
     context.fillStyle = palette.inkSoft;
-    // A rollback's arrow reaches to the left of its place.
     const next = Math.min(layout.width + 10, ...signs.filter((other) => other > x));
     if (x + 32 + context.measureText(name).width < next) context.fillText(name, x + 19, y + 1.5);
   }
-  for (const { time } of data.rollbacks) {
+  for (const { time, to } of data.rollbacks) {
     const x = placeOf(pen, time);
+    drawRollback(pen, { x, y }, to === null ? x - SHORT : placeOf(pen, to));
     if (!isInSight(pen, x)) continue;
-    drawRollback(pen, x, y);
-    pen.hits.push({ x, y, time, text: 'Rollback: the volume returned to an earlier moment here' });
+    const back = to === null ? 'to an earlier moment' : `by ${duration(time - to)}`;
+    pen.hits.push({ x, y, time, text: `Rollback: the volume went back ${back}` });
   }
 }
 
-/** An arrow back along the lane, and a dashed line through the bars. */
-function drawRollback({ context, palette, layout }: Pen, x: number, y: number): void {
+/** Length of the line of a rollback whose end is not known, in pixels. */
+const SHORT = 10;
+
+/**
+ * A line above the lane over the writes that a rollback took back, with an arrow where the volume
+ * went, and a dashed line through the bars.
+ */
+function drawRollback(pen: Pen, { x, y }: { x: number; y: number }, to: number): void {
+  const { context, palette, layout } = pen;
+  const height = y - 9;
+  const [begin, end] = [Math.min(x, layout.width), Math.max(to, layout.left)];
+  if (begin < layout.left || end > layout.width) return;
   context.strokeStyle = palette.b;
   context.lineWidth = 1.5;
   context.beginPath();
-  context.moveTo(x, y + 5);
-  context.lineTo(x, y - 3);
-  context.lineTo(x - 10, y - 3);
-  context.moveTo(x - 6, y - 7);
-  context.lineTo(x - 10, y - 3);
-  context.lineTo(x - 6, y + 1);
+  context.moveTo(begin, x === begin ? y + 5 : height);
+  context.lineTo(begin, height);
+  context.lineTo(end, height);
+  if (to >= layout.left) {
+    context.moveTo(end + 4, height - 3);
+    context.lineTo(end, height);
+    context.lineTo(end + 4, height + 3);
+  }
   context.stroke();
+  if (!isInSight(pen, x)) return;
   context.setLineDash([3, 3]);
   context.lineWidth = 1;
   context.beginPath();

@@ -16,7 +16,7 @@ pub(crate) mod write;
 pub use crate::cdp::moment::sample::CdpSample;
 pub use crate::info::history::{Anchor, Bucket, CdpInfo, Change, History, Mark, Moment, Point, Span};
 pub use crate::info::timeline::{
-    Amount, Lane, MAX_BUCKETS, MAX_ITEMS, MAX_REGIONS, Regions, Timeline, TimelineQuery, Window,
+    Amount, Lane, MAX_BUCKETS, MAX_ITEMS, MAX_REGIONS, Regions, Rollback, Timeline, TimelineQuery, Window,
 };
 pub use crate::settings::{AnchorPolicy, CdpSettings, Compression, Encoding, Retention};
 pub use moment::moment_uuid;

@@ -150,6 +150,16 @@ impl<T> Lane<T> {
     }
 }
 
+/// A rollback of a volume: it moved to another branch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rollback {
+    /// The moment of the rollback.
+    pub at: Stamp,
+    /// The time of the snapshot, the mark or the last write that the volume kept. For a write it is
+    /// an estimate. `None`: it is not known any more.
+    pub to: Option<u64>,
+}
+
 /// The timeline of a volume in a window.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Timeline {
@@ -168,8 +178,8 @@ pub struct Timeline {
     pub begins: Option<Stamp>,
     /// Spans of continuous history that reach into the window, oldest first.
     pub spans: Vec<Span>,
-    /// The moments at which the volume moved to another branch, because it was rolled back.
-    pub rollbacks: Vec<Stamp>,
+    /// The rollbacks, oldest first.
+    pub rollbacks: Vec<Rollback>,
     /// Sizes of the volume in bytes, oldest first: each from its moment on. Those that held only
     /// before or behind the window are left out, and so are all but the last [`MAX_ITEMS`].
     pub sizes: Vec<(Stamp, u64)>,

@@ -10,7 +10,9 @@ use crate::clock::{ClockChange, WallTimes};
 use crate::error::{Result, invalid};
 use crate::ids::{BranchId, Lsn, Stamp};
 use crate::info::history::{Anchor, History, Span};
-use crate::info::timeline::{Lane, MAX_BUCKETS, MAX_ITEMS, MAX_REGIONS, Timeline, TimelineQuery, Window};
+use crate::info::timeline::{
+    Lane, MAX_BUCKETS, MAX_ITEMS, MAX_REGIONS, Rollback, Timeline, TimelineQuery, Window,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -99,7 +101,6 @@ impl Pool {
         past.by_the_wall(&mut all);
         let reaches =
             |span: &Span| span.from.time < window.end() && span.to.is_none_or(|to| to.time >= window.from);
-        let rollbacks = self.rollbacks(&past);
         Ok(Timeline {
             now: past.now,
             window,
@@ -108,7 +109,7 @@ impl Pool {
             coarse: amounts.coarse,
             begins: past.begins.map(|begins| past.on_the_wall(begins)),
             spans: all.spans.into_iter().filter(reaches).collect(),
-            rollbacks: rollbacks.filter(|at| window.bucket(at.time).is_some()).collect(),
+            rollbacks: self.rollbacks(&past, &window),
             sizes: sizes(&past, &window),
             marks: Lane::of(all.marks, &window, |mark| mark.time),
             anchors: Lane::of(all.anchors, &window, |anchor| anchor.time),
@@ -200,8 +201,8 @@ impl Pool {
         }
     }
 
-    /// Returns the moments at which the volume moved to another branch, by the wall clock.
-    fn rollbacks(&self, past: &Past) -> impl Iterator<Item = Stamp> {
+    /// Returns the rollbacks in a window, and those that took back writes of it, by the wall clock.
+    fn rollbacks(&self, past: &Past, window: &Window) -> Vec<Rollback> {
         let lines = self.core.lines.read();
         let of_volume = lines.get(&past.volume.id).into_iter().flatten();
         let branches = of_volume.filter_map(|(lsn, line)| match line {
@@ -209,9 +210,32 @@ impl Pool {
             LineRecord::Mark { .. } => None,
         });
         let branches: Vec<_> = branches.collect();
-        let moved = branches.windows(2).filter(|pair| pair[0].0 != pair[1].0);
-        let moved: Vec<Stamp> = moved.map(|pair| past.on_the_wall(pair[1].1)).collect();
-        moved.into_iter()
+        drop(lines);
+        let moved = branches.windows(2).filter(|pair| pair[0].0 != pair[1].0).map(|pair| pair[1]);
+        let moved = moved.map(|(branch, at)| (branch, past.on_the_wall(at)));
+        let late = moved.filter(|(_, at)| at.time >= window.from);
+        let all = late.map(|(branch, at)| Rollback { at, to: self.went_back_to(past, branch) });
+        all.filter(|Rollback { at, to }| to.unwrap_or(at.time).min(at.time) < window.end()).collect()
+    }
+
+    /// Returns the time of the moment or snapshot that a branch depends on, by the wall clock. The
+    /// time of a moment without a mark is an estimate, as in [`Pool::dependents`].
+    fn went_back_to(&self, past: &Past, branch: BranchId) -> Option<u64> {
+        let (of, lsn) = {
+            let names = self.core.names.read();
+            let Some(Base::View(view)) = names.branches.get(&branch)?.base() else { return None };
+            let Some(moment) = &view.at else {
+                let snapshot = names.newest_in(view.branch.id, view.epoch..view.epoch.next())?;
+                return Some(snapshot.state.created);
+            };
+            moment.place()
+        };
+        if let Some(LineRecord::Mark { time, .. }) = self.core.lines.read().get(&past.volume.id)?.get(&lsn) {
+            return Some(past.on_the_wall(Stamp { lsn, time: *time }).time);
+        }
+        let span = past.stretches.iter().find(|span| span.branch.id == of)?;
+        let time = span.branch.cdp.log.read().estimate_time(lsn)?;
+        Some(past.on_the_wall(Stamp { lsn, time }).time)
     }
 
     /// Returns the branches that depend on a moment of the past, and the moment by the wall clock.

@@ -12,11 +12,12 @@ use super::manage;
 use super::reply::{Request, put_outcome};
 use super::serving::Serving;
 use super::stats::IscsiTraffic;
-use super::work::is_success;
+use super::work::{Counted, is_success};
 use crate::net::budget::Ticket;
 use crate::net::buffers::ReplyBuf;
 use crate::net::watch::{Desk, Receiver};
 use bytes::Bytes;
+use hindcast_engine::device::RequestKind;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -42,15 +43,16 @@ impl Debt {
             let mut out = self.conn.outbox.spare();
             put_outcome(&mut out, self.conn.shape(), &request, &outcome, u64::from(write.command.len));
             let ticket = if n + 1 == count { self.ticket.take() } else { None };
-            self.answer(&request, active, (out, ticket), is_success(outcome.status));
+            let counted = Counted { path: write.command.path.clone(), kind: RequestKind::Write };
+            self.answer(&request, Some(counted), active, (out, ticket), is_success(outcome.status));
         }
         self.settled = true;
     }
 
-    fn answer_work(mut self, out: ReplyBuf, ok: bool) {
+    fn answer_work(mut self, counted: Option<Counted>, out: ReplyBuf, ok: bool) {
         if let Some((request, active)) = self.requests.pop() {
             let ticket = self.ticket.take();
-            self.answer(&request, active, (out, ticket), ok);
+            self.answer(&request, counted, active, (out, ticket), ok);
         }
         self.settled = true;
     }
@@ -63,17 +65,24 @@ impl Debt {
     fn answer(
         &self,
         request: &Request,
+        counted: Option<Counted>,
         active: Option<Arc<Active>>,
         (out, ticket): (ReplyBuf, Option<Ticket>),
         ok: bool,
     ) {
         let conn = &self.conn;
         conn.count(&IscsiTraffic { errors: u64::from(!ok), ..IscsiTraffic::default() });
+        let answer = || {
+            if let Some(counted) = &counted {
+                counted.tell(request);
+            }
+            conn.outbox.post(out, ticket);
+        };
         match active {
-            Some(active) => conn.session.finish(&active, || conn.outbox.post(out, ticket)).run(),
+            Some(active) => conn.session.finish(&active, answer).run(),
             None => {
                 let ready = conn.session.ended(1, u32::from(request.counted));
-                conn.outbox.post(out, ticket);
+                answer();
                 ready.run();
             }
         }
@@ -155,7 +164,7 @@ pub(super) fn attend(mut serving: Box<Serving>, mut inline: Inline) -> Option<Bo
         }
         Inline::Work(request, work, ticket) => {
             let mut out = std::mem::take(&mut serving.aside);
-            let shape = conn.shape();
+            let (shape, counted) = (conn.shape(), work.counted());
             let ((ok, out, ticket), back) = desk.attend(serving, move || {
                 let ok = work.perform(&request, shape, &mut out);
                 (ok, out, ticket)
@@ -164,10 +173,13 @@ pub(super) fn attend(mut serving: Box<Serving>, mut inline: Inline) -> Option<Bo
                 Ok(mut serving) => {
                     serving.put_aside(out);
                     serving.tickets.extend(ticket);
+                    if let Some(Counted { path, kind }) = &counted {
+                        serving.answered(path, *kind);
+                    }
                     serving.over(&request, ok);
                     return Some(serving);
                 }
-                Err(debt) => debt.answer_work(out, ok),
+                Err(debt) => debt.answer_work(counted, out, ok),
             }
         }
         Inline::Tasks(bhs, managing) => {

@@ -12,14 +12,17 @@ use super::stats::IscsiTraffic;
 use super::transfer::{Need, Taken, Terms, Transfer};
 use super::window::{Admission, Attribute, Ticketed};
 use super::work::{Wait, Work, is_success, read_into};
+use crate::net::answered::Answered;
 use crate::net::budget::Ticket;
 use crate::net::buffers::{RX_BASE, ReplyBuf};
-use crate::scsi::{Command, Nexus, Outcome, ReadCommand, Status};
+use crate::scsi::{Command, LuNexus, Nexus, Outcome, ReadCommand, Status};
 use bytes::Bytes;
+use hindcast_engine::device::RequestKind;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 /// Maximum length in bytes of a read that the thread of the connection serves itself if the read
 /// needs no disk.
@@ -33,8 +36,9 @@ struct Asked {
     long_cdb: Option<Vec<u8>>,
 }
 
-/// Reads the header of a command. Fails if its additional header segments are malformed.
-fn asked(bhs: &Bhs, ahs: &[u8]) -> Result<Asked, ()> {
+/// Reads the header of a command that was received at `arrived`. Fails if its additional header
+/// segments are malformed.
+fn asked(bhs: &Bhs, ahs: &[u8], arrived: Instant) -> Result<Asked, ()> {
     let flags = bhs.u8(1);
     let (reads, writes) = (flags & command_flag::READ != 0, flags & command_flag::WRITE != 0);
     let expected = bhs.u32(20);
@@ -46,6 +50,7 @@ fn asked(bhs: &Bhs, ahs: &[u8]) -> Result<Asked, ()> {
             expects_out: if writes { expected } else { 0 },
             counted: !bhs.immediate(),
             r2ts: 0,
+            arrived,
         },
         long_cdb: None,
     };
@@ -123,7 +128,7 @@ impl Serving {
         let Some(nexus) = &conn.session.nexus else {
             return Ok(());
         };
-        let Ok(asked) = asked(bhs, self.rx.taken(&ahs)) else {
+        let Ok(asked) = asked(bhs, self.rx.taken(&ahs), self.heard) else {
             self.ended.0 += 1;
             self.ended.1 += u32::from(!bhs.immediate());
             self.reject(bhs, RejectReason::InvalidPduField);
@@ -208,7 +213,8 @@ impl Serving {
                 }
             }
             Taken::Complete(transfer) => {
-                let (request, active, ticket, work) = transfer.into_work();
+                let (mut request, active, ticket, work) = transfer.into_work();
+                request.arrived = self.heard;
                 self.carry_out(request, work, Some((active, ticket)))?;
             }
         }
@@ -256,15 +262,25 @@ impl Serving {
         }
     }
 
+    /// Notes a command whose response is in `out`, for the statistics of its device.
+    pub(super) fn answered(&mut self, path: &Arc<LuNexus>, kind: RequestKind) {
+        let at = self.answered.iter().position(|(known, _)| Arc::ptr_eq(known, path)).unwrap_or_else(|| {
+            self.answered.push((path.clone(), Answered::default()));
+            self.answered.len() - 1
+        });
+        self.answered[at].1.add(kind, 1);
+    }
+
     /// Ends a registered task on this thread. Its response begins at `at` in `out`. If the task was
-    /// aborted, the response is removed.
-    fn finish(&mut self, active: &Arc<Active>, at: usize, ok: bool) {
+    /// aborted, the response is removed. Returns whether it was answered.
+    fn finish(&mut self, active: &Arc<Active>, at: usize, ok: bool) -> bool {
         let mut answered = false;
         self.ready.and(self.conn.session.finish(active, || answered = true));
         if !answered {
             self.out.truncate(at);
         }
         self.tally.errors += u64::from(!ok);
+        answered
     }
 
     fn read(&mut self, request: Request, read: ReadCommand) -> io::Result<()> {
@@ -281,6 +297,7 @@ impl Serving {
         }
         if let Some(ok) = read_into(&read, &request, self.conn.shape(), Wait::No, &mut self.out) {
             self.tickets.extend(ticket);
+            self.answered(&read.path, RequestKind::Read);
             self.over(&request, ok);
             return Ok(());
         }
@@ -382,9 +399,15 @@ impl Serving {
             let ok = is_success(outcome.status);
             let at = self.out.len();
             put_outcome(&mut self.out, shape, &write.request, &outcome, u64::from(write.command.len));
-            match &write.active {
-                None => self.over(&write.request, ok),
+            let answered = match &write.active {
+                None => {
+                    self.over(&write.request, ok);
+                    true
+                }
                 Some((active, _ticket)) => self.finish(active, at, ok),
+            };
+            if answered {
+                self.answered(&write.command.path, RequestKind::Write);
             }
         }
         self.spare = batch; // its memory
@@ -413,7 +436,7 @@ pub(super) fn run_held(conn: &Arc<Conn>, held: Held) {
         // There was no memory for the request. The connection ends for that reason.
         return conn.session.ended(1, u32::from(!held.bhs.immediate())).run();
     }
-    let Ok(asked) = asked(&held.bhs, &held.ahs) else {
+    let Ok(asked) = asked(&held.bhs, &held.ahs, held.arrived) else {
         conn.session.ended(1, u32::from(!held.bhs.immediate())).run();
         conn.post(pdu::reject(RejectReason::InvalidPduField), &held.bhs.0);
         return;

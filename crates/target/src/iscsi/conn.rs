@@ -175,10 +175,17 @@ impl Conn {
             Box::new(move || {
                 let mut unanswered = Unanswered { conn: &conn, active: &active, answered: false };
                 let mut out = conn.outbox.spare();
+                let counted = work.counted();
                 let begins = active.run(work.scsi_task(), work.changes());
                 let ok = begins && work.perform(&request, conn.shape(), &mut out);
                 conn.count(&IscsiTraffic { errors: u64::from(!ok), ..IscsiTraffic::default() });
-                conn.session.finish(&active, || conn.outbox.post(out, Some(ticket))).run();
+                let answer = || {
+                    if let Some(counted) = &counted {
+                        counted.tell(&request);
+                    }
+                    conn.outbox.post(out, Some(ticket));
+                };
+                conn.session.finish(&active, answer).run();
                 unanswered.answered = true;
             }),
         );

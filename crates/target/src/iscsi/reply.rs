@@ -3,6 +3,7 @@
 use super::pdu::{self, BHS_LEN, Bhs, Digests, FINAL, NO_TAG, data_in_flag, digest, opcode, response};
 use crate::net::buffers::ReplyBuf;
 use crate::scsi::{Outcome, Status};
+use std::time::Instant;
 
 /// The parts of a SCSI command that its response needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,6 +19,8 @@ pub(super) struct Request {
     pub(super) counted: bool,
     /// Number of R2Ts that were sent for the command.
     pub(super) r2ts: u32,
+    /// When the command was received, or the last of its data.
+    pub(super) arrived: Instant,
 }
 
 /// The limits of Data-In PDUs.

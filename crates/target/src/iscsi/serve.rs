@@ -53,6 +53,7 @@ pub(super) fn serve(conn: &Arc<Conn>, received: &[u8]) -> Option<io::Result<()>>
         ended: (0, 0),
         ready: Ready::default(),
         tally: IscsiTraffic::default(),
+        answered: Vec::new(),
         served: 0,
         amid: false,
         broken: None,
@@ -348,6 +349,7 @@ impl Serving {
             too_much = ticket.is_none();
             Held {
                 conn: conn.clone(),
+                arrived: self.heard,
                 bhs: *bhs,
                 ahs: self.rx.taken(&ahs).to_vec(),
                 data: bytes::Bytes::copy_from_slice(self.rx.taken(&data)),
@@ -400,6 +402,10 @@ impl Serving {
     pub(super) fn send(&mut self) -> io::Result<()> {
         let ready = self.tell_window();
         self.conn.count(&std::mem::take(&mut self.tally));
+        if !self.answered.is_empty() {
+            let took = self.heard.elapsed();
+            self.answered.drain(..).for_each(|(path, mut commands)| commands.tell(&**path.lu.device(), took));
+        }
         // Responses that other threads must send collect if the initiator does not receive them. In
         // that case this thread waits too.
         if self.out.len() > 0 || self.conn.outbox.backlog() > MAX_BACKLOG {

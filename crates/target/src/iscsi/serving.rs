@@ -4,9 +4,11 @@ use super::conn::Conn;
 use super::inline::{Batch, Inline, Owed, Write};
 use super::session::Ready;
 use super::stats::IscsiTraffic;
+use crate::net::answered::Answered;
 use crate::net::budget::Ticket;
 use crate::net::buffers::{ReplyBuf, RxBuffer};
 use crate::net::watch::Desk;
+use crate::scsi::LuNexus;
 use bytes::Bytes;
 use std::io;
 use std::sync::Arc;
@@ -46,6 +48,8 @@ pub(super) struct Serving {
     /// Requests that may begin when the responses have been sent.
     pub(super) ready: Ready,
     pub(super) tally: IscsiTraffic,
+    /// The commands whose responses are in `out`, by logical unit.
+    pub(super) answered: Vec<(Arc<LuNexus>, Answered)>,
     /// Number of requests of this receive that were served.
     pub(super) served: usize,
     /// Whether the requests of this receive are not all served yet.
@@ -53,7 +57,7 @@ pub(super) struct Serving {
     /// Error in the received bytes. The connection ends when all earlier requests have been served.
     pub(super) broken: Option<io::Error>,
     pub(super) closing: bool,
-    /// Time of the last receive.
+    /// Time of the last receive. What is served now had been received then.
     pub(super) heard: Instant,
     /// Time of the last check for transfers that stall.
     pub(super) watched: Instant,
@@ -78,6 +82,7 @@ impl Drop for Serving {
         self.writes.clear();
         self.batches.clear();
         self.inline = None;
+        self.answered.clear();
         self.conn.finish();
     }
 }

@@ -72,6 +72,8 @@ pub(super) trait SessionList: Send + Sync {
 /// A request that waits for its turn.
 pub(super) struct Held {
     pub(super) conn: Arc<dyn Member>,
+    /// When the request was received.
+    pub(super) arrived: Instant,
     pub(super) bhs: Bhs,
     pub(super) ahs: Vec<u8>,
     pub(super) data: Bytes,

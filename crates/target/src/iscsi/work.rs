@@ -3,9 +3,9 @@
 
 use super::reply::{Request, Shape, put_data, put_outcome};
 use crate::net::buffers::ReplyBuf;
-use crate::scsi::{Outcome, ReadCommand, Status, Task, WriteCommand};
+use crate::scsi::{LuNexus, Outcome, ReadCommand, Status, Task, WriteCommand};
 use bytes::Bytes;
-use hindcast_engine::device::WriteOp;
+use hindcast_engine::device::{RequestKind, WriteOp};
 use std::sync::Arc;
 
 /// A command with its data.
@@ -17,6 +17,19 @@ pub(super) enum Work {
     /// A command that has ended, with the number of bytes that it would have taken from the
     /// initiator.
     Done(Outcome, u64),
+}
+
+/// A command that counts in the statistics of a logical unit's device.
+pub(super) struct Counted {
+    pub(super) path: Arc<LuNexus>,
+    pub(super) kind: RequestKind,
+}
+
+impl Counted {
+    /// Tells the device that the response to a command is sent next.
+    pub(super) fn tell(&self, request: &Request) {
+        self.path.lu.device().answered(self.kind, request.arrived.elapsed(), 1);
+    }
 }
 
 /// Whether a read may wait for a disk.
@@ -31,6 +44,18 @@ impl Work {
         match self {
             Work::Other(task, _) => Some(task.clone()),
             _ => None,
+        }
+    }
+
+    /// Returns what the device of a logical unit is told when the work is answered. `None`: the
+    /// work does not reach the medium.
+    pub(super) fn counted(&self) -> Option<Counted> {
+        match self {
+            Work::Read(read) => Some(Counted { path: read.path.clone(), kind: RequestKind::Read }),
+            Work::Write(_, data) if data.is_empty() => None,
+            Work::Write(write, _) => Some(Counted { path: write.path.clone(), kind: RequestKind::Write }),
+            Work::Other(task, _) => task.request_kind().map(|kind| Counted { path: task.path.clone(), kind }),
+            Work::Done(..) => None,
         }
     }
 

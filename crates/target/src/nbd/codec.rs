@@ -4,6 +4,8 @@
 //! All numbers are big-endian. The names are those of the NBD protocol document, without the prefix
 //! `NBD_`.
 
+use hindcast_engine::device::RequestKind;
+
 /// Magic number at the start of every request.
 pub const REQUEST_MAGIC: u32 = 0x2560_9513;
 /// Magic number at the start of every simple reply.
@@ -114,6 +116,18 @@ impl Command {
     /// command.
     pub fn from_wire(kind: u16) -> Option<Command> {
         Command::ALL.get(usize::from(kind)).copied()
+    }
+
+    /// Returns the kind under which statistics of the device count the command. `None`: it does not
+    /// reach the device.
+    pub(super) fn request_kind(self) -> Option<RequestKind> {
+        match self {
+            Command::Read => Some(RequestKind::Read),
+            Command::Write | Command::WriteZeroes => Some(RequestKind::Write),
+            Command::Flush => Some(RequestKind::Flush),
+            Command::Trim | Command::Cache | Command::BlockStatus => Some(RequestKind::Other),
+            Command::Disc => None,
+        }
     }
 
     /// Returns the name of the command in metrics.

@@ -1,6 +1,7 @@
 //! A connection in the transmission phase ([`Conn`]): the state that its thread and the workers
 //! share. The main parts are the outbox and the requests in flight.
 
+use super::codec::Command;
 use super::exec::{Executor, Rules};
 use super::registry::Record;
 use super::stats::Counters;
@@ -12,6 +13,7 @@ use crate::net::transport::Transport;
 use crate::net::watch::Watch;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Instant;
 
 /// The parts of a server that its connections share.
 #[derive(Clone)]
@@ -31,6 +33,15 @@ pub(super) struct Shared {
     pub(super) reply_budget: Arc<Budget>,
     /// True once the server shuts down. Connections then accept no new requests.
     pub(super) stopping: Arc<AtomicBool>,
+}
+
+/// Requests with one command that one receive brought.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Received {
+    pub(super) command: Command,
+    pub(super) count: u64,
+    /// When all of the requests had been received.
+    pub(super) arrived: Instant,
 }
 
 /// A connection in the transmission phase. Its thread and the workers own it together.
@@ -71,7 +82,7 @@ impl<T: Transport> Conn<T> {
     pub(super) fn submit(
         self: &Arc<Self>,
         changes: bool,
-        ticket: Ticket,
+        (requests, ticket): (Received, Ticket),
         work: impl FnOnce(&Conn<T>, &mut ReplyBuf) + Send + 'static,
     ) {
         let conn = self.clone();
@@ -84,10 +95,18 @@ impl<T: Transport> Conn<T> {
                 let mut unanswered = Unanswered { conn: &conn, answered: false };
                 let mut out = conn.outbox.spare();
                 work(&conn, &mut out);
+                conn.tell(requests);
                 conn.outbox.post(out, Some(ticket));
                 unanswered.answered = true;
             }),
         );
+    }
+
+    /// Tells the device how long requests took. The caller sends their replies next.
+    pub(super) fn tell(&self, requests: Received) {
+        if let Some(kind) = requests.command.request_kind() {
+            self.exec.device.answered(kind, requests.arrived.elapsed(), requests.count);
+        }
     }
 
     pub(super) fn stopping(&self) -> bool {

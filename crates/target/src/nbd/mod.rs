@@ -11,6 +11,7 @@
 //!
 //! Worker threads carry out requests that may take long. Their replies may be sent out of order.
 
+mod attend;
 mod client;
 pub mod codec;
 mod conn;

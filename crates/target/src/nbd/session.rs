@@ -5,15 +5,17 @@
 //! disk for longer than some milliseconds, it keeps that work, and another thread takes over the
 //! connection (see [`crate::net::watch`]).
 
+use super::attend::{Batch, Inline, attend, carry_out};
 use super::codec::{Command, REQUEST_LEN, Request, cmd_flag};
-use super::conn::Conn;
+use super::conn::{Conn, Received};
 use super::exec::{Refusal, Wait};
 use super::stats::Tally;
+use crate::net::answered::Answered;
 use crate::net::budget::Ticket;
 use crate::net::buffers::{RX_BASE, ReplyBuf, RxBuffer};
 use crate::net::outbox::MIN_RATE;
 use crate::net::transport::Transport;
-use crate::net::watch::{Desk, Receiver};
+use crate::net::watch::Desk;
 use bytes::Bytes;
 use hindcast_engine::device::{DeviceInfo, WriteOp};
 use std::io;
@@ -67,6 +69,8 @@ pub(super) fn serve<T: Transport>(
         aside: ReplyBuf::default(),
         tickets: Vec::new(),
         owed: 0,
+        answered: Answered::default(),
+        arrived: Instant::now(),
         tally: Tally::default(),
         served: 0,
         amid: false,
@@ -81,12 +85,12 @@ pub(super) fn serve<T: Transport>(
     session.run()
 }
 
-struct Session<T: Transport> {
-    conn: Arc<Conn<T>>,
+pub(super) struct Session<T: Transport> {
+    pub(super) conn: Arc<Conn<T>>,
     /// The place of the session while its thread carries out work that may wait.
-    desk: Arc<Desk<Session<T>>>,
+    pub(super) desk: Arc<Desk<Session<T>>>,
     rx: RxBuffer,
-    out: ReplyBuf,
+    pub(super) out: ReplyBuf,
     /// Number of unread bytes that the session needs before it can continue.
     need: usize,
     /// The refused WRITE whose payload the session is dropping.
@@ -96,26 +100,30 @@ struct Session<T: Transport> {
     /// The WRITEs of this receive, grouped by calls of the device.
     batches: Vec<Batch>,
     /// An empty batch, kept to reuse its memory.
-    spare: Batch,
+    pub(super) spare: Batch,
     /// The memory of the receive buffer, while batches point into it.
-    lent: Option<Bytes>,
+    pub(super) lent: Option<Bytes>,
     /// Whether a WRITE is the only request of this receive, and no other request is in flight.
     alone: bool,
     /// The work that the thread carries out next and that may wait.
     inline: Option<Inline>,
     /// The buffer for replies that are built while the session is on the desk.
-    aside: ReplyBuf,
+    pub(super) aside: ReplyBuf,
     /// The tickets of the long replies in `out`.
-    tickets: Vec<Ticket>,
+    pub(super) tickets: Vec<Ticket>,
     /// Number of bytes of memory that the work on this thread needs and that no ticket counts.
-    owed: u64,
+    pub(super) owed: u64,
+    /// The requests whose replies are in `out`.
+    pub(super) answered: Answered,
+    /// The time of the last receive. All requests that the session serves had been received then.
+    pub(super) arrived: Instant,
     tally: Tally,
     /// Number of requests of this receive that the session has begun.
     served: usize,
     /// Whether requests of this receive are left.
     amid: bool,
     /// The error that ends the connection after the requests before it have been carried out.
-    broken: Option<io::Error>,
+    pub(super) broken: Option<io::Error>,
     /// Whether the server shuts down. The session carries out the requests that have arrived, and
     /// then ends the connection. It does not answer later requests, so clients send them again on
     /// their next connection.
@@ -144,15 +152,6 @@ impl<T: Transport> Drop for Session<T> {
     }
 }
 
-/// Work that the thread of a connection carries out next and that may wait.
-enum Inline {
-    Writes(Batch),
-    /// Any other command, with the ticket of its reply if that is long. With [`Wait::No`] a READ
-    /// that would have to wait goes to a worker. It is still work that may wait, because the search
-    /// for holes may need a disk.
-    Other(Command, Request, Wait, Option<Ticket>),
-}
-
 struct Dropping {
     left: usize,
     cookie: u64,
@@ -168,163 +167,10 @@ struct Write {
     payload: Range<usize>,
 }
 
-/// The WRITEs of one call of the device.
-#[derive(Default)]
-struct Batch {
-    fua: bool,
-    ops: Vec<WriteOp>,
-    cookies: Vec<u64>,
-}
-
-impl Batch {
-    fn bytes(&self) -> u64 {
-        self.ops.iter().map(|op| op.data.len() as u64).sum()
-    }
-
-    /// Writes the batch with one call of the device, appends the replies, and drops the payloads.
-    fn write<T: Transport>(&mut self, conn: &Conn<T>, out: &mut ReplyBuf) {
-        if self.ops.is_empty() {
-            return;
-        }
-        let failed = conn.exec.write(&mut self.ops, &self.cookies, self.fua, out);
-        conn.counters.errors(failed);
-        self.ops.clear();
-        self.cookies.clear();
-    }
-}
-
-/// Carries out any command but WRITE, and appends the reply. Returns false if a READ would have to
-/// wait and `wait` forbids it.
-fn carry_out<T: Transport>(
-    conn: &Conn<T>,
-    command: Command,
-    req: &Request,
-    wait: Wait,
-    out: &mut ReplyBuf,
-) -> bool {
-    let ok = match command {
-        Command::Read => conn.exec.read(req, wait, out),
-        _ => Some(conn.exec.control(command, req, out)),
-    };
-    conn.counters.errors(u64::from(ok == Some(false)));
-    ok.is_some()
-}
-
-/// The duty of a thread whose connection another thread took over: to reply to the requests that it
-/// is carrying out.
-struct Debt<T: Transport> {
-    conn: Arc<Conn<T>>,
-    settled: bool,
-    /// The ticket of the reply. It is returned when the reply is sent, so the connection does not
-    /// end before that.
-    ticket: Option<Ticket>,
-}
-
-impl<T: Transport> Debt<T> {
-    fn answer(mut self, out: ReplyBuf) {
-        self.conn.outbox.post(out, self.ticket.take());
-        self.settled = true;
-    }
-}
-
-impl<T: Transport> Drop for Debt<T> {
-    fn drop(&mut self) {
-        self.conn.counters.job_ended();
-        self.conn.stuck.fetch_sub(1, Ordering::AcqRel);
-        if !self.settled {
-            self.conn.outbox.transport.abort(); // the work panicked
-        }
-    }
-}
-
-impl<T: Transport> Receiver for Session<T> {
-    type Debt = Debt<T>;
-    const THREAD: &'static str = "nbd-conn";
-
-    fn hand_over(&mut self) -> Debt<T> {
-        let conn = self.conn.clone();
-        let ticket = Some(conn.flight.enter_anyway(self.owed));
-        conn.counters.job_started();
-        conn.stuck.fetch_add(1, Ordering::AcqRel);
-        self.desk = Desk::new(conn.shared.watch.as_ref());
-        Debt { conn, settled: false, ticket }
-    }
-
-    fn go_on(self: Box<Self>) {
-        let record = self.conn.record.clone();
-        let _entered = record.as_ref().map(|record| record.span().entered());
-        if let (Some(result), Some(record)) = (self.run(), record) {
-            record.report(&result);
-        }
-    }
-}
-
-/// Carries out work that may wait. Returns `None` if another thread took over the session: the work
-/// is then done and the replies are queued. The closure owns the work. So a panic drops the tickets
-/// of the work before the session, which waits for all tickets when it is dropped.
-fn attend<T: Transport>(mut session: Box<Session<T>>, inline: Inline) -> Option<Box<Session<T>>> {
-    let (conn, desk) = (session.conn.clone(), session.desk.clone());
-    // A READ builds its reply at the end of `out`, because a copy of a long reply is expensive. If
-    // the READ may wait, earlier replies in `out` must not wait with it.
-    let in_place = match &inline {
-        Inline::Other(Command::Read, _, wait, _) => *wait == Wait::No || session.out.len() == 0,
-        _ => false,
-    };
-    let built = if in_place { &mut session.out } else { &mut session.aside };
-    let mut out = std::mem::take(built);
-    match inline {
-        Inline::Writes(mut batch) => {
-            session.owed = session.lent.as_ref().map_or(0, |lent| lent.len() as u64);
-            let ((batch, out), back) = desk.attend(session, move || {
-                batch.write(&conn, &mut out);
-                (batch, out)
-            });
-            match back {
-                Ok(mut session) => {
-                    session.put_aside(out);
-                    session.spare = batch;
-                    return Some(session);
-                }
-                Err(debt) => debt.answer(out),
-            }
-        }
-        Inline::Other(command, req, wait, ticket) => {
-            let reads = command == Command::Read && ticket.is_none();
-            session.owed = if reads { u64::from(req.length) } else { 0 };
-            let ((done, mut out, ticket), back) = desk.attend(session, move || {
-                let done = carry_out(&conn, command, &req, wait, &mut out);
-                (done, out, ticket)
-            });
-            match back {
-                Ok(mut session) => {
-                    match in_place {
-                        true => session.out = out,
-                        false => session.put_aside(out),
-                    }
-                    if done {
-                        session.tickets.extend(ticket);
-                    } else {
-                        drop(ticket);
-                        session.broken = session.submit(command, &req).err();
-                    }
-                    return Some(session);
-                }
-                Err(debt) => {
-                    if !done {
-                        carry_out(&debt.conn, command, &req, Wait::Yes, &mut out);
-                    }
-                    debt.answer(out);
-                }
-            }
-        }
-    }
-    None
-}
-
 impl<T: Transport> Session<T> {
     /// Receives and carries out requests. Returns the result when the connection ends. Returns
     /// `None` when another thread has taken over.
-    fn run(mut self: Box<Self>) -> Option<io::Result<()>> {
+    pub(super) fn run(mut self: Box<Self>) -> Option<io::Result<()>> {
         loop {
             match self.step() {
                 Ok(Some(inline)) => self = attend(self, inline)?,
@@ -361,8 +207,15 @@ impl<T: Transport> Session<T> {
         }
     }
 
+    /// Notes requests whose replies are in `out`.
+    pub(super) fn answered(&mut self, command: Command, count: u64) {
+        if let Some(kind) = command.request_kind() {
+            self.answered.add(kind, count);
+        }
+    }
+
     /// Appends replies that were built apart from `out` to `out`. Keeps the empty buffer.
-    fn put_aside(&mut self, mut built: ReplyBuf) {
+    pub(super) fn put_aside(&mut self, mut built: ReplyBuf) {
         self.out.append(&mut built);
         self.aside = built;
     }
@@ -387,6 +240,7 @@ impl<T: Transport> Session<T> {
                 || (self.dropping.is_some() && !self.rx.unread().is_empty())
             {
                 self.began = None;
+                self.arrived = Instant::now();
                 return Ok(true);
             }
         }
@@ -560,6 +414,7 @@ impl<T: Transport> Session<T> {
         }
         if let Some(ok) = self.conn.exec.read(req, Wait::No, &mut self.out) {
             self.tickets.extend(ticket);
+            self.answered(Command::Read, 1);
             self.conn.counters.errors(u64::from(!ok));
         } else if alone {
             self.inline = Some(Inline::Other(Command::Read, *req, Wait::Yes, ticket));
@@ -587,7 +442,7 @@ impl<T: Transport> Session<T> {
     /// Submits a request without payload to a pool. The request begins when there is memory for its
     /// reply. A connection with too many requests in flight is not read from until some are
     /// answered.
-    fn submit(&mut self, command: Command, req: &Request) -> io::Result<()> {
+    pub(super) fn submit(&mut self, command: Command, req: &Request) -> io::Result<()> {
         let max = self.conn.max_jobs;
         if self.conn.flight.jobs() >= max {
             self.send()?;
@@ -596,8 +451,9 @@ impl<T: Transport> Session<T> {
         let (conn, req) = (self.conn.clone(), *req);
         let bytes = if command == Command::Read { u64::from(req.length) } else { 0 };
         let changes = command != Command::Read && command != Command::BlockStatus;
+        let received = Received { command, count: 1, arrived: self.arrived };
         self.conn.flight.enter_later(bytes, move |ticket| {
-            conn.submit(changes, ticket, move |conn, out| {
+            conn.submit(changes, (received, ticket), move |conn, out| {
                 carry_out(conn, command, &req, Wait::Yes, out);
             });
         });
@@ -637,7 +493,9 @@ impl<T: Transport> Session<T> {
             let conn = self.conn.clone();
             conn.flight.wait_below(conn.max_jobs);
             let ticket = conn.flight.enter(batch.bytes());
-            conn.submit(true, ticket, move |conn, out| batch.write(conn, out));
+            let count = batch.ops.len() as u64;
+            let received = Received { command: Command::Write, count, arrived: self.arrived };
+            conn.submit(true, (received, ticket), move |conn, out| batch.write(conn, out));
         }
         if let Some(lent) = self.lent.take() {
             self.rx.give_back(lent);
@@ -647,6 +505,9 @@ impl<T: Transport> Session<T> {
 
     fn send(&mut self) -> io::Result<()> {
         if self.out.len() > 0 {
+            if !self.answered.is_empty() {
+                self.answered.tell(&*self.conn.exec.device, self.arrived.elapsed());
+            }
             self.conn.outbox.send(self.out.bytes_mut())?;
             self.out.truncate(0);
             self.tickets.clear();

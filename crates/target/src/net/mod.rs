@@ -2,6 +2,7 @@
 //! streams, buffers, worker threads, limits on memory.
 
 pub mod admission;
+pub(crate) mod answered;
 pub(crate) mod attempts;
 pub(crate) mod budget;
 pub(crate) mod buffers;

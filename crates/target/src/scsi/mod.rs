@@ -40,6 +40,7 @@ mod verify;
 
 pub use command::{Command, ReadCommand, WriteCommand};
 pub use events::{Event, Events};
+pub(crate) use lu::LuNexus;
 pub use lu::{LogicalUnit, LuOptions, LuStore, Scan, Space};
 pub use opcodes::Task;
 pub use outcome::{Outcome, Status};

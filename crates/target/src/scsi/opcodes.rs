@@ -8,6 +8,7 @@ use super::outcome::{Ending, Outcome, Reply, Status};
 use super::sense::{Asc, Sense};
 use super::target::Nexus;
 use bytes::Bytes;
+use hindcast_engine::device::RequestKind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -239,6 +240,20 @@ impl Task {
     /// durable writes wait.
     pub fn is_flush(&self) -> bool {
         matches!(self.op.code(), 0x35 | 0x91)
+    }
+
+    /// Returns the kind under which statistics of the device count the command. `None`: it does not
+    /// access the medium, or is a sanitize operation, which is no request of a client to wait for.
+    pub fn request_kind(&self) -> Option<RequestKind> {
+        const UNMAP: u8 = 0x42;
+        match self.op.code() {
+            _ if self.is_quick() || !self.op.has(MEDIUM) => None,
+            _ if self.is_flush() => Some(RequestKind::Flush),
+            // With FUA, a READ is a task.
+            _ if self.op.kind == Kind::Read => Some(RequestKind::Read),
+            code if self.op.has(WRITES) && code != UNMAP => Some(RequestKind::Write),
+            _ => Some(RequestKind::Other),
+        }
     }
 
     /// Returns whether the command may run for minutes. A thread that serves other commands must

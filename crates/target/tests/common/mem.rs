@@ -2,13 +2,14 @@
 //! when a test tells it to.
 #![allow(dead_code, unreachable_pub, missing_docs, clippy::unwrap_used)] // included by several, each needing a part of it
 
-use hindcast_engine::device::{BlockDevice, DeviceInfo, StatusRun, WriteOp};
+use hindcast_engine::device::{BlockDevice, DeviceInfo, RequestKind, StatusRun, WriteOp};
 use hindcast_engine::{Error, ErrorKind, Result};
 use hindcast_target::{ExportEntry, Exports};
 use parking_lot::{Condvar, Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 use uuid::Uuid;
 
 pub const SHARD: u64 = 64 << 10;
@@ -43,12 +44,16 @@ pub struct MemDevice {
     pub blocked: Gate,
     /// Other writes wait too.
     pub blocks_all: AtomicBool,
+    /// `block_status` waits too.
+    pub blocks_status: AtomicBool,
     /// The device keeps references to what is written.
     pub keep: Mutex<Option<Vec<bytes::Bytes>>>,
     /// `read` and `flush` panic.
     pub broken: AtomicBool,
     /// `try_read` panics, on the connection's own thread.
     pub broken_inline: AtomicBool,
+    /// What targets told of requests, each on its own.
+    pub answered: Mutex<Vec<(RequestKind, Duration)>>,
 }
 
 #[derive(Default)]
@@ -113,10 +118,18 @@ impl MemDevice {
             damaged: Mutex::default(),
             blocked: Gate::default(),
             blocks_all: AtomicBool::new(false),
+            blocks_status: AtomicBool::new(false),
             keep: Mutex::default(),
             broken: AtomicBool::new(false),
             broken_inline: AtomicBool::new(false),
+            answered: Mutex::default(),
         }
+    }
+
+    /// How long the requests of a kind took that were answered since the last call.
+    pub fn answered(&self, kind: RequestKind) -> Vec<Duration> {
+        let mut answered = self.answered.lock();
+        answered.extract_if(.., |(of, _)| *of == kind).map(|(_, took)| took).collect()
     }
 
     /// The whole content.
@@ -187,6 +200,10 @@ impl MemDevice {
 }
 
 impl BlockDevice for MemDevice {
+    fn answered(&self, kind: RequestKind, took: Duration, count: u64) {
+        (0..count).for_each(|_| self.answered.lock().push((kind, took)));
+    }
+
     fn info(&self) -> DeviceInfo {
         self.info.clone()
     }
@@ -275,6 +292,9 @@ impl BlockDevice for MemDevice {
 
     fn block_status(&self, offset: u64, len: u64, max_runs: usize) -> Result<Vec<StatusRun>> {
         count(&self.calls.statuses);
+        if self.blocks_status.load(Ordering::Relaxed) {
+            self.blocked.pass();
+        }
         self.check(offset, len, false)?;
         let mut runs: Vec<StatusRun> = Vec::new();
         for (shard, _, _, n) in Self::pieces(offset, len) {
