@@ -195,6 +195,8 @@ const TARGET: Layers<'_> = Layers {
         "nbd::exec",
         "nbd::registry",
         "nbd::conn",
+        "nbd::serving",
+        "nbd::attend",
         "nbd::session",
         "nbd::server",
         "nbd",

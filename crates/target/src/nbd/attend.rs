@@ -6,50 +6,15 @@
 use super::codec::{Command, Request};
 use super::conn::{Conn, Received};
 use super::exec::Wait;
-use super::session::Session;
+use super::serving::{Inline, Session};
 use crate::net::answered::Answered;
 use crate::net::budget::Ticket;
 use crate::net::buffers::ReplyBuf;
 use crate::net::transport::Transport;
 use crate::net::watch::{Desk, Receiver};
-use hindcast_engine::device::WriteOp;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
-
-/// Work that the thread of a connection carries out next and that may wait.
-pub(super) enum Inline {
-    Writes(Batch),
-    /// Any other command, with the ticket of its reply if that is long. With [`Wait::No`] a READ
-    /// that would have to wait goes to a worker. It is still work that may wait, because the search
-    /// for holes may need a disk.
-    Other(Command, Request, Wait, Option<Ticket>),
-}
-
-/// The WRITEs of one call of the device.
-#[derive(Default)]
-pub(super) struct Batch {
-    pub(super) fua: bool,
-    pub(super) ops: Vec<WriteOp>,
-    pub(super) cookies: Vec<u64>,
-}
-
-impl Batch {
-    pub(super) fn bytes(&self) -> u64 {
-        self.ops.iter().map(|op| op.data.len() as u64).sum()
-    }
-
-    /// Writes the batch with one call of the device, appends the replies, and drops the payloads.
-    pub(super) fn write<T: Transport>(&mut self, conn: &Conn<T>, out: &mut ReplyBuf) {
-        if self.ops.is_empty() {
-            return;
-        }
-        let failed = conn.exec.write(&mut self.ops, &self.cookies, self.fua, out);
-        conn.counters.errors(failed);
-        self.ops.clear();
-        self.cookies.clear();
-    }
-}
 
 /// Carries out any command but WRITE, and appends the reply. Returns false if a READ would have to
 /// wait and `wait` forbids it.

@@ -2,7 +2,8 @@
 //!
 //! One thread at a time receives from a connection. It blocks on the socket. [`server`] accepts the
 //! connection, `handshake` and [`options`] negotiate, and `session` serves the transmission phase.
-//! The thread serves all requests that one receive brought before it receives again:
+//! `serving` is the state of a session, and `attend` does the work that may wait for a disk. The
+//! thread serves all requests that one receive brought before it receives again:
 //!
 //! - READs that need no disk write their data directly into the reply buffer.
 //! - WRITEs become at most two calls of the device: one without FUA, and one with FUA. Their
@@ -22,6 +23,7 @@ mod option_data;
 pub mod options;
 mod registry;
 pub mod server;
+mod serving;
 mod session;
 mod stats;
 mod tls;

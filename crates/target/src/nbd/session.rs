@@ -5,13 +5,13 @@
 //! disk for longer than some milliseconds, it keeps that work, and another thread takes over the
 //! connection (see [`crate::net::watch`]).
 
-use super::attend::{Batch, Inline, attend, carry_out};
+use super::attend::{attend, carry_out};
 use super::codec::{Command, REQUEST_LEN, Request, cmd_flag};
 use super::conn::{Conn, Received};
 use super::exec::{Refusal, Wait};
+use super::serving::{Batch, Dropping, Inline, Session, Write};
 use super::stats::Tally;
 use crate::net::answered::Answered;
-use crate::net::budget::Ticket;
 use crate::net::buffers::{RX_BASE, ReplyBuf, RxBuffer};
 use crate::net::outbox::MIN_RATE;
 use crate::net::transport::Transport;
@@ -19,7 +19,6 @@ use crate::net::watch::Desk;
 use bytes::Bytes;
 use hindcast_engine::device::{DeviceInfo, WriteOp};
 use std::io;
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -83,88 +82,6 @@ pub(super) fn serve<T: Transport>(
         orderly: false,
     });
     session.run()
-}
-
-pub(super) struct Session<T: Transport> {
-    pub(super) conn: Arc<Conn<T>>,
-    /// The place of the session while its thread carries out work that may wait.
-    pub(super) desk: Arc<Desk<Session<T>>>,
-    rx: RxBuffer,
-    pub(super) out: ReplyBuf,
-    /// Number of unread bytes that the session needs before it can continue.
-    need: usize,
-    /// The refused WRITE whose payload the session is dropping.
-    dropping: Option<Dropping>,
-    /// The WRITEs of this receive that are not yet in `batches`.
-    writes: Vec<Write>,
-    /// The WRITEs of this receive, grouped by calls of the device.
-    batches: Vec<Batch>,
-    /// An empty batch, kept to reuse its memory.
-    pub(super) spare: Batch,
-    /// The memory of the receive buffer, while batches point into it.
-    pub(super) lent: Option<Bytes>,
-    /// Whether a WRITE is the only request of this receive, and no other request is in flight.
-    alone: bool,
-    /// The work that the thread carries out next and that may wait.
-    inline: Option<Inline>,
-    /// The buffer for replies that are built while the session is on the desk.
-    pub(super) aside: ReplyBuf,
-    /// The tickets of the long replies in `out`.
-    pub(super) tickets: Vec<Ticket>,
-    /// Number of bytes of memory that the work on this thread needs and that no ticket counts.
-    pub(super) owed: u64,
-    /// The requests whose replies are in `out`.
-    pub(super) answered: Answered,
-    /// The time of the last receive. All requests that the session serves had been received then.
-    pub(super) arrived: Instant,
-    tally: Tally,
-    /// Number of requests of this receive that the session has begun.
-    served: usize,
-    /// Whether requests of this receive are left.
-    amid: bool,
-    /// The error that ends the connection after the requests before it have been carried out.
-    pub(super) broken: Option<io::Error>,
-    /// Whether the server shuts down. The session carries out the requests that have arrived, and
-    /// then ends the connection. It does not answer later requests, so clients send them again on
-    /// their next connection.
-    stopping: bool,
-    ended: bool,
-    /// Maximum time without received bytes in the middle of a request.
-    stall: Duration,
-    idle_ticks: u128,
-    /// Time at which the incomplete request began to arrive.
-    began: Option<Instant>,
-    /// Whether [`Session::end`] has returned the result of the connection. If not, a drop means
-    /// that the thread panicked.
-    orderly: bool,
-}
-
-/// Ends the connection. Aborts it first if the thread panicked.
-impl<T: Transport> Drop for Session<T> {
-    fn drop(&mut self) {
-        if !self.orderly {
-            self.conn.outbox.transport.abort();
-        }
-        // The connection ends when all tickets are returned. The session returns its own first.
-        self.tickets.clear();
-        self.inline = None;
-        self.conn.finish();
-    }
-}
-
-struct Dropping {
-    left: usize,
-    cookie: u64,
-    why: Refusal,
-}
-
-/// A WRITE whose payload has been received.
-struct Write {
-    cookie: u64,
-    offset: u64,
-    fua: bool,
-    /// The place of the payload in the receive buffer.
-    payload: Range<usize>,
 }
 
 impl<T: Transport> Session<T> {
