@@ -46,7 +46,7 @@ pub struct Timeline {
     /// Periods of continuous history that reach into the window, oldest first.
     pub spans: Vec<HistorySpan>,
     /// The rollbacks that took back writes of the window, or that were in it, oldest first.
-    pub rollbacks: Vec<Rollback>,
+    pub rollbacks: Vec<TimelineRollback>,
     /// Sizes that the volume had in the window, oldest first. Each size holds from its time on. At
     /// most 500, the newest.
     #[serde(default)]
@@ -75,7 +75,7 @@ pub struct Timeline {
 /// A rollback: the volume went back to an earlier moment. The writes in between are a line of their
 /// own, which ended then.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-pub struct Rollback {
+pub struct TimelineRollback {
     /// LSN of the rollback.
     pub lsn: u64,
     /// Time of the rollback.

@@ -203,8 +203,8 @@ fn shown(
     }
 }
 
-fn rollback(found: &cdp::Rollback) -> api::Rollback {
-    api::Rollback { lsn: found.at.lsn.0, time: time(found.at.time), to: found.to.map(time) }
+fn rollback(found: &cdp::Rollback) -> api::TimelineRollback {
+    api::TimelineRollback { lsn: found.at.lsn.0, time: time(found.at.time), to: found.to.map(time) }
 }
 
 /// Returns when the first moment of a history expires, in nanoseconds since 1970. The history takes
