@@ -104,7 +104,10 @@ export function readTimeline(timeline: Timeline): TimelineData {
     marks: laneOf(timeline.marks),
     anchors: laneOf(timeline.anchors),
     flushes: laneOf(timeline.flushes),
-    dependents: timeline.dependents.map((dependent) => ({ ...dependent, time: parseTime(dependent.time) })),
+    // What the volume itself went back to is at the end of a rollback's line.
+    dependents: timeline.dependents
+      .filter(({ kind, name }) => kind === 'view' || name !== timeline.volume)
+      .map((dependent) => ({ ...dependent, time: parseTime(dependent.time) })),
     retain: timeline.retain_seconds ? timeline.retain_seconds * 1000 : null,
     expires: timeline.expires ? parseTime(timeline.expires) : null,
   };

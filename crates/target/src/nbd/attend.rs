@@ -85,7 +85,8 @@ impl<T: Transport> Receiver for Session<T> {
             0 => (std::mem::take(&mut self.answered), std::mem::take(&mut self.tickets)),
             _ => Default::default(),
         };
-        Debt { conn, settled: false, arrived: self.arrived, earlier, tickets, ticket }
+        let arrived = self.arrival.before_wait();
+        Debt { conn, settled: false, arrived, earlier, tickets, ticket }
     }
 
     fn go_on(self: Box<Self>) {
@@ -101,6 +102,7 @@ impl<T: Transport> Receiver for Session<T> {
 /// is then done and the replies are queued. The closure owns the work. So a panic drops the tickets
 /// of the work before the session, which waits for all tickets when it is dropped.
 pub(super) fn attend<T: Transport>(mut session: Box<Session<T>>, inline: Inline) -> Option<Box<Session<T>>> {
+    session.arrival.before_wait();
     let (conn, desk) = (session.conn.clone(), session.desk.clone());
     // A READ builds its reply at the end of `out`, because a copy of a long reply is expensive. If
     // the READ may wait, earlier replies in `out` must not wait with it.

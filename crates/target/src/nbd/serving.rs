@@ -4,7 +4,7 @@ use super::codec::{Command, Request};
 use super::conn::Conn;
 use super::exec::{Refusal, Wait};
 use super::stats::Tally;
-use crate::net::answered::Answered;
+use crate::net::answered::{Answered, Arrival};
 use crate::net::budget::Ticket;
 use crate::net::buffers::{ReplyBuf, RxBuffer};
 use crate::net::transport::Transport;
@@ -49,7 +49,7 @@ pub(super) struct Session<T: Transport> {
     /// The requests whose replies are in `out`.
     pub(super) answered: Answered,
     /// The time of the last receive. All requests that the session serves had been received then.
-    pub(super) arrived: Instant,
+    pub(super) arrival: Arrival,
     pub(super) tally: Tally,
     /// Number of requests of this receive that the session has begun.
     pub(super) served: usize,

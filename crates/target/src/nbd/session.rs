@@ -11,7 +11,7 @@ use super::conn::{Conn, Received};
 use super::exec::{Refusal, Wait};
 use super::serving::{Batch, Dropping, Inline, Session, Write};
 use super::stats::Tally;
-use crate::net::answered::Answered;
+use crate::net::answered::{Answered, Arrival};
 use crate::net::buffers::{RX_BASE, ReplyBuf, RxBuffer};
 use crate::net::outbox::MIN_RATE;
 use crate::net::transport::Transport;
@@ -69,7 +69,7 @@ pub(super) fn serve<T: Transport>(
         tickets: Vec::new(),
         owed: 0,
         answered: Answered::default(),
-        arrived: Instant::now(),
+        arrival: Arrival::now(),
         tally: Tally::default(),
         served: 0,
         amid: false,
@@ -157,7 +157,7 @@ impl<T: Transport> Session<T> {
                 || (self.dropping.is_some() && !self.rx.unread().is_empty())
             {
                 self.began = None;
-                self.arrived = Instant::now();
+                self.arrival.received();
                 return Ok(true);
             }
         }
@@ -360,6 +360,7 @@ impl<T: Transport> Session<T> {
     /// reply. A connection with too many requests in flight is not read from until some are
     /// answered.
     pub(super) fn submit(&mut self, command: Command, req: &Request) -> io::Result<()> {
+        let arrived = self.arrival.before_wait();
         let max = self.conn.max_jobs;
         if self.conn.flight.jobs() >= max {
             self.send()?;
@@ -368,7 +369,7 @@ impl<T: Transport> Session<T> {
         let (conn, req) = (self.conn.clone(), *req);
         let bytes = if command == Command::Read { u64::from(req.length) } else { 0 };
         let changes = command != Command::Read && command != Command::BlockStatus;
-        let received = Received { command, count: 1, arrived: self.arrived };
+        let received = Received { command, count: 1, arrived };
         self.conn.flight.enter_later(bytes, move |ticket| {
             conn.submit(changes, (received, ticket), move |conn, out| {
                 carry_out(conn, command, &req, Wait::Yes, out);
@@ -406,12 +407,13 @@ impl<T: Transport> Session<T> {
                 let short = batch.ops.iter_mut().filter(|op| op.data.len() < RX_BASE);
                 short.for_each(|op| op.data = Bytes::copy_from_slice(&op.data));
             }
+            let arrived = self.arrival.before_wait();
             self.send()?;
             let conn = self.conn.clone();
             conn.flight.wait_below(conn.max_jobs);
             let ticket = conn.flight.enter(batch.bytes());
             let count = batch.ops.len() as u64;
-            let received = Received { command: Command::Write, count, arrived: self.arrived };
+            let received = Received { command: Command::Write, count, arrived };
             conn.submit(true, (received, ticket), move |conn, out| batch.write(conn, out));
         }
         if let Some(lent) = self.lent.take() {
@@ -423,7 +425,7 @@ impl<T: Transport> Session<T> {
     fn send(&mut self) -> io::Result<()> {
         if self.out.len() > 0 {
             if !self.answered.is_empty() {
-                self.answered.tell(&*self.conn.exec.device, self.arrived.elapsed());
+                self.answered.tell(&*self.conn.exec.device, self.arrival.took());
             }
             self.conn.outbox.send(self.out.bytes_mut())?;
             self.out.truncate(0);
