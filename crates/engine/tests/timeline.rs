@@ -423,6 +423,15 @@ fn what_rests_on_a_moment_lies_in_the_window() {
     let branch = site.pool.volume("again").unwrap().branch;
     assert_eq!(found.dependents.iter().map(|(id, at)| (*id, at.lsn)).collect::<Vec<_>>(), [(branch, lsn)]);
     assert!(timeline(&site, &window(40, 60)).dependents.is_empty());
+    // A mark has its own time. That of the write at the same place would be an estimate.
+    site.pool.mark("v", "m").unwrap();
+    site.clock.advance(30 * SECOND);
+    site.put(0, 3, 4096);
+    site.pool.recover_volume("v", &Moment::Mark("m".into()), "marked").unwrap();
+    let marked = site.pool.volume("marked").unwrap().branch;
+    let found = timeline(&site, &window(0, 90)).dependents;
+    let at = found.iter().find(|(id, _)| *id == marked).map(|(_, at)| (at.time - start) / SECOND);
+    assert_eq!(at, Some(50));
     let within = |from: u64, to: u64| {
         let times = start + from * SECOND..start + to * SECOND;
         let found = site.pool.snapshots_within("v", times).unwrap();

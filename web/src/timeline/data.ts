@@ -104,7 +104,7 @@ export function readTimeline(timeline: Timeline): TimelineData {
     marks: laneOf(timeline.marks),
     anchors: laneOf(timeline.anchors),
     flushes: laneOf(timeline.flushes),
-    // What the volume itself went back to is at the end of a rollback's line.
+    // The line of a rollback shows already where the volume itself went back to.
     dependents: timeline.dependents
       .filter(({ kind, name }) => kind === 'view' || name !== timeline.volume)
       .map((dependent) => ({ ...dependent, time: parseTime(dependent.time) })),

@@ -181,8 +181,8 @@ function drawBranches(pen: Pen, data: TimelineData, strip: Strip): void {
 const SHORT = 10;
 
 /**
- * A line above the lane over the writes that a rollback took back, with an arrow where the volume
- * went, and a dashed line through the bars.
+ * Draws a line over the writes that a rollback took back, with an arrow at the moment to which the
+ * volume went. Draws a dashed line through the bars at the rollback.
  */
 function drawRollback(pen: Pen, { x, y }: { x: number; y: number }, to: number): void {
   const { context, palette, layout } = pen;

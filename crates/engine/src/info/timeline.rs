@@ -153,7 +153,8 @@ impl<T> Lane<T> {
 /// A rollback of a volume: it moved to another branch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Rollback {
-    /// The moment of the rollback.
+    /// The moment of the rollback. If no history was recorded then, this is the moment at which
+    /// recording began again.
     pub at: Stamp,
     /// The time of the snapshot, the mark or the last write that the volume kept. For a write it is
     /// an estimate. `None`: it is not known any more.

@@ -13,7 +13,7 @@ use crate::info::history::{Anchor, History, Span};
 use crate::info::timeline::{
     Lane, MAX_BUCKETS, MAX_ITEMS, MAX_REGIONS, Rollback, Timeline, TimelineQuery, Window,
 };
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -218,10 +218,9 @@ impl Pool {
         all.filter(|Rollback { at, to }| to.unwrap_or(at.time).min(at.time) < window.end()).collect()
     }
 
-    /// Returns the time of the moment or snapshot that a branch depends on, by the wall clock. The
-    /// time of a moment without a mark is an estimate, as in [`Pool::dependents`].
+    /// Returns the time of the moment or snapshot that a branch depends on, by the wall clock.
     fn went_back_to(&self, past: &Past, branch: BranchId) -> Option<u64> {
-        let (of, lsn) = {
+        let place = {
             let names = self.core.names.read();
             let Some(Base::View(view)) = names.branches.get(&branch)?.base() else { return None };
             let Some(moment) = &view.at else {
@@ -230,33 +229,38 @@ impl Pool {
             };
             moment.place()
         };
-        if let Some(LineRecord::Mark { time, .. }) = self.core.lines.read().get(&past.volume.id)?.get(&lsn) {
-            return Some(past.on_the_wall(Stamp { lsn, time: *time }).time);
-        }
-        let span = past.stretches.iter().find(|span| span.branch.id == of)?;
-        let time = span.branch.cdp.log.read().estimate_time(lsn)?;
-        Some(past.on_the_wall(Stamp { lsn, time }).time)
+        self.stamp_of(past, place).map(|at| at.time)
+    }
+
+    /// Returns a moment of the past by the wall clock. If the moment has a mark, the time is that
+    /// of the mark. Otherwise the time is an estimate, because this function reads no index.
+    fn stamp_of(&self, past: &Past, (of, lsn): (BranchId, Lsn)) -> Option<Stamp> {
+        let marked = match self.core.lines.read().get(&past.volume.id).and_then(|lines| lines.get(&lsn)) {
+            Some(LineRecord::Mark { time, .. }) => Some(*time),
+            _ => None,
+        };
+        let estimate = || {
+            let span = past.stretches.iter().find(|span| span.branch.id == of)?;
+            span.branch.cdp.log.read().estimate_time(lsn)
+        };
+        let time = marked.or_else(estimate)?;
+        Some(past.on_the_wall(Stamp { lsn, time }))
     }
 
     /// Returns the branches that depend on a moment of the past, and the moment by the wall clock.
-    /// Its time is an estimate: no index is read for it.
     fn dependents(&self, past: &Past) -> impl Iterator<Item = (BranchId, Stamp)> {
-        let branches: BTreeMap<BranchId, &Arc<Branch>> =
-            past.stretches.iter().map(|span| (span.branch.id, &span.branch)).collect();
-        let resting: Vec<(BranchId, BranchId, Lsn)> = {
+        let branches: BTreeSet<BranchId> = past.stretches.iter().map(|span| span.branch.id).collect();
+        let resting: Vec<(BranchId, (BranchId, Lsn))> = {
             let names = self.core.names.read();
             let base = |(id, branch): (&BranchId, &Arc<Branch>)| {
                 let Some(Base::View(view)) = branch.base() else { return None };
-                let (of, lsn) = view.at?.place();
-                branches.contains_key(&of).then_some((*id, of, lsn))
+                let place = view.at?.place();
+                branches.contains(&place.0).then_some((*id, place))
             };
             names.branches.iter().filter_map(base).collect()
         };
         // Destage holds a log while it publishes a batch. Nobody waits for the names meanwhile.
-        let found = resting.into_iter().filter_map(|(id, of, lsn)| {
-            let time = branches.get(&of)?.cdp.log.read().estimate_time(lsn)?;
-            Some((id, past.on_the_wall(Stamp { lsn, time })))
-        });
+        let found = resting.into_iter().filter_map(|(id, place)| Some((id, self.stamp_of(past, place)?)));
         found.collect::<Vec<_>>().into_iter()
     }
 

@@ -487,8 +487,9 @@ fn a_physical_volume_is_empty_after_a_burst() {
     assert_eq!((site.pool.info().used, site.pool.stats().lent_bytes), (0, 0));
 }
 
-/// Carries out batches after `earlier` ones, and returns the operations of the batch that writes a
-/// part over a reference. The catalog knows by then that the journal has all of this batch.
+/// Writes a part over a reference. Returns the operations of the batch that brings both to their
+/// place, and a function that recognizes the write of the part. `earlier` batches are carried out
+/// before. A commit before this batch says that the batch is durable in the journal.
 fn batch_with_a_part(earlier: u8) -> (Vec<Act>, impl Fn(&Act) -> bool) {
     let options = PoolOptions {
         batch_bytes: 256 * KIB,
@@ -541,8 +542,8 @@ fn batch_with_a_part(earlier: u8) -> (Vec<Act>, impl Fn(&Act) -> bool) {
 }
 
 /// A part that a batch writes over a reference is written after the commit that gives the slot to
-/// the chunk (D5), although the batch is known to be durable. What need not wait for the commit is
-/// written first in every other batch only.
+/// the chunk (D5), although the batch is known to be durable. A write that need not wait for the
+/// commit comes first in every second batch only. So the test looks at two batches in a row.
 #[test]
 fn parts_over_a_reference_wait_for_the_commit() {
     for earlier in [0, 1] {

@@ -57,7 +57,7 @@ pub(super) struct Serving {
     /// Error in the received bytes. The connection ends when all earlier requests have been served.
     pub(super) broken: Option<io::Error>,
     pub(super) closing: bool,
-    /// Time of the last receive. What is served now had been received then.
+    /// Time of the last receive. All requests that are served now had been received at that time.
     pub(super) heard: Instant,
     /// Time of the last check for transfers that stall.
     pub(super) watched: Instant,

@@ -39,32 +39,34 @@ pub(crate) struct Arrival {
     at: Option<Instant>,
     /// Whether the receive brought work that may wait.
     may_wait: bool,
-    /// Number of receives since the last one that was timed for the others. 0: the next one is.
+    /// Number of receives since the last one that was timed for the others. 0: the next receive is
+    /// timed.
     since: u32,
-    /// What the requests of that one took.
+    /// Time that the requests of the receive took that was timed for the others.
     last: Duration,
 }
 
 impl Arrival {
-    /// Begins with what is there already.
+    /// Begins with requests that were received before the session began.
     pub(crate) fn now() -> Arrival {
         Arrival { at: Some(Instant::now()), may_wait: false, since: 0, last: Duration::ZERO }
     }
 
-    /// Begins with the requests of a receive.
+    /// Begins with the requests of a new receive.
     pub(crate) fn received(&mut self) {
         self.at = (self.since == 0).then(Instant::now);
         self.may_wait = false;
     }
 
-    /// Returns the time of the receive. The session calls this before work that may wait. What it
-    /// did since the receive took no time that counts.
+    /// Returns the time of the receive. The session calls this function before work that may wait.
+    /// Until then, reads of data in memory are all that it has done since the receive.
     pub(crate) fn before_wait(&mut self) -> Instant {
         self.may_wait = true;
         *self.at.get_or_insert_with(Instant::now)
     }
 
-    /// Returns how long the requests of the receive took that are answered now.
+    /// Returns the time from the receive until now. If the receive is not timed, returns that of
+    /// the last one that was timed for the others.
     pub(crate) fn took(&mut self) -> Duration {
         let Some(at) = self.at else {
             self.since = (self.since + 1) % TIMED;
