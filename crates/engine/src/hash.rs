@@ -1,4 +1,4 @@
-//! A hasher for small integer keys that the engine itself chooses.
+//! Hashers for small integer keys that the engine itself chooses.
 
 use std::hash::{BuildHasher, Hasher};
 
@@ -44,5 +44,57 @@ impl Hasher for Mix {
     }
     fn write_usize(&mut self, value: usize) {
         self.write_u64(value as u64);
+    }
+}
+
+/// A hash of one integer that keeps neighbours together: 16 consecutive numbers from a multiple of
+/// 16 on get consecutive places in a table. A long write then goes through the table as through an
+/// array, and does not wait for memory at each block.
+///
+/// The standard library's table looks for a key from the place that the lower bits name, and
+/// compares the upper seven bits before it compares keys. So the lower four bits of the number stay
+/// as they are, and also change the upper ones.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct MixRuns(u64);
+
+impl BuildHasher for MixRuns {
+    type Hasher = MixRuns;
+    fn build_hasher(&self) -> MixRuns {
+        MixRuns::default()
+    }
+}
+
+impl Hasher for MixRuns {
+    fn finish(&self) -> u64 {
+        let (run, inside) = (self.0 >> 4, self.0 & 15);
+        let mixed = Mix::fold(run ^ 0x9E37_79B9_7F4A_7C15, 0xD6E8_FEB8_6659_FD93);
+        (mixed << 4 | inside) ^ inside << 57
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|byte| self.write_u64(self.0 << 8 | u64::from(*byte)));
+    }
+    fn write_u64(&mut self, value: u64) {
+        self.0 = value;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn runs_stay_together_and_are_spread() {
+        let hash = |block: u64| MixRuns::default().hash_one(block);
+        let hashes: Vec<u64> = (64..80).map(hash).collect();
+        assert!(hashes.windows(2).all(|pair| pair[1] & 0xFFFF == (pair[0] & 0xFFFF) + 1), "{hashes:x?}");
+        assert_eq!(hashes.iter().map(|hash| hash >> 57).collect::<HashSet<_>>().len(), 16);
+        // In a million places, few numbers share one, whatever lies between them.
+        for stride in [1, 16, 256, 4096, 1 << 20] {
+            let places: HashSet<u64> = (0..4096u64).map(|n| hash(n * stride) & 0xF_FFFF).collect();
+            assert!(places.len() > 3800, "{stride}: {}", places.len());
+            let tags: HashSet<u64> = (0..4096u64).map(|n| hash(n * stride) >> 57).collect();
+            assert!(tags.len() > 100, "{stride}: {}", tags.len());
+        }
     }
 }

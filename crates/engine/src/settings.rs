@@ -59,7 +59,7 @@ pub struct PoolOptions {
     pub direct_min: Option<u64>,
     /// Large writes go by reference from when this share of the journal is in use, in per cent,
     /// until clients make no large writes for a second. Before that they go through the journal: a
-    /// burst that fits there is faster (0: always by reference).
+    /// burst that fits there is faster, and is written twice (0: always by reference).
     /// At most `destage_start_percent`.
     pub direct_start_percent: u8,
     /// A history takes an anchor after this number of bytes of writes by reference. What the next
@@ -154,7 +154,7 @@ impl Default for PoolOptions {
             lazy_turns: 32,
             max_turns: 96,
             direct_min: Some(64 << 10),
-            direct_start_percent: 50,
+            direct_start_percent: 0,
             keep_distance: Some(64 << 20),
             low_space_percent: 10,
             flatten_depth: 32,

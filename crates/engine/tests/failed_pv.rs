@@ -86,7 +86,9 @@ impl Layer for Faults {
 fn open(dir: &Faults) -> hindcast_engine::Result<Arc<Pool>> {
     let rng = Arc::new(SplitMix::new(dir.opened.fetch_add(1, Ordering::Relaxed)));
     let world = World { clock: dir.clock.clone(), rng };
-    Pool::open(dir.dir(), world, PoolOptions { shortage_waits: 0, ..PoolOptions::default() })
+    // Only batches move data here, so that the pool finds a failed disk in them.
+    let options = PoolOptions { shortage_waits: 0, direct_min: None, ..PoolOptions::default() };
+    Pool::open(dir.dir(), world, options)
 }
 
 /// Makes a pool of two physical volumes with a volume whose first 128 KiB hold ones, in place on

@@ -121,8 +121,13 @@ fn pv(path: &str) -> PvSpec {
     testing::pv(path, 4 * MIB)
 }
 
+/// All writes go through the journal, so that destage meets the faults.
+fn through_the_journal() -> PoolOptions {
+    PoolOptions { direct_min: None, ..PoolOptions::default() }
+}
+
 fn open(dir: &Faults) -> Arc<Pool> {
-    open_with(dir, PoolOptions::default())
+    open_with(dir, through_the_journal())
 }
 
 fn open_with(dir: &Faults, options: PoolOptions) -> Arc<Pool> {
@@ -132,7 +137,7 @@ fn open_with(dir: &Faults, options: PoolOptions) -> Arc<Pool> {
 
 /// Makes a pool with a volume whose first 64 KiB hold ones, in place.
 fn fixture() -> (Faults, Arc<Pool>, Arc<Volume>) {
-    fixture_with(PoolOptions::default())
+    fixture_with(through_the_journal())
 }
 
 fn fixture_with(options: PoolOptions) -> (Faults, Arc<Pool>, Arc<Volume>) {

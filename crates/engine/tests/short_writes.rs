@@ -36,8 +36,12 @@ impl Short {
     }
 
     fn open(&self, threads: usize, waits: u32) -> Arc<Pool> {
-        let options =
-            PoolOptions { destage_threads: threads, shortage_waits: waits, ..PoolOptions::default() };
+        let options = PoolOptions {
+            destage_threads: threads,
+            shortage_waits: waits,
+            direct_min: None,
+            ..PoolOptions::default()
+        };
         Pool::open(self.dir.clone(), self.world.clone(), options).unwrap()
     }
 

@@ -376,7 +376,8 @@ pub struct Settings {
 
     /// Share of the journal in use, in per cent, from which on such writes go to their places,
     /// until none comes for a second. Before that they go through the journal, where a burst is
-    /// faster. 0 for always; a share above --destage-start counts as that [default: 50]
+    /// faster, and are written twice. 0 for always to their places; a share above --destage-start
+    /// counts as that [default: 0]
     #[arg(long, env = "HINDCAST_DIRECT_START", value_name = "PERCENT", help_heading = "Tuning")]
     pub direct_start: Option<u8>,
 

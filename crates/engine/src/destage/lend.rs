@@ -60,9 +60,9 @@ impl Core {
         branch.placement().map_or_else(of_pool, Placement::is_by_chunk)
     }
 
-    /// Returns whether clients write so much that a large write should go by reference. A burst
-    /// that fits into the journal is faster there, because the journal's blocks and pages exist
-    /// already (decision 67). Each call counts as a large write.
+    /// Returns whether a large write should go by reference: always, or once clients write so much
+    /// that the journal fills. A burst that fits into the journal is faster there, and is written
+    /// twice (decisions 67 and 88). Each call counts as a large write.
     pub(crate) fn is_streaming(&self) -> bool {
         let percent = u64::from(self.options.direct_start_percent);
         if percent == 0 {

@@ -18,7 +18,7 @@ mod ranges;
 mod waiting;
 mod watch;
 
-use crate::hash::Mix;
+use crate::hash::MixRuns;
 use crate::ids::{Epoch, Lsn, Slot};
 use crate::units::{BLOCK, SECTOR};
 use parking_lot::{Mutex, RwLock};
@@ -162,7 +162,7 @@ impl Entry {
     }
 }
 
-type Shard = HashMap<u64, Entry, Mix>;
+type Shard = HashMap<u64, Entry, MixRuns>;
 
 /// The staging index of one branch. All threads share it.
 pub(crate) struct Staging {
@@ -457,6 +457,14 @@ fn insert_piece(shard: &mut Shard, block: u64, piece: StagedExtent) -> i64 {
             1
         }
         Slot::Occupied(mut slot) => {
+            // The common case needs no list: a whole block that hides the only piece before it.
+            if let Entry::Whole(old) = slot.get_mut()
+                && piece.count as usize == SECTORS
+                && (old.epoch == piece.epoch && old.lsn < piece.lsn)
+            {
+                *old = piece;
+                return 0;
+            }
             let before = slot.get().pieces().len() as i64;
             let mut pieces = slot.get().pieces().to_vec();
             // An insert never hides a larger LSN: place it by LSN, then drop what no longer shows.

@@ -4,6 +4,7 @@
 
 mod damage;
 mod history;
+mod order;
 
 use hindcast_engine::ErrorKind;
 use hindcast_engine::Volume;
@@ -485,71 +486,4 @@ fn a_physical_volume_is_empty_after_a_burst() {
     site.clock.advance(1_200_000_000_000);
     idle(&site.pool);
     assert_eq!((site.pool.info().used, site.pool.stats().lent_bytes), (0, 0));
-}
-
-/// Writes a part over a reference. Returns the operations of the batch that brings both to their
-/// place, and a function that recognizes the write of the part. `earlier` batches are carried out
-/// before. A commit before this batch says that the batch is durable in the journal.
-fn batch_with_a_part(earlier: u8) -> (Vec<Act>, impl Fn(&Act) -> bool) {
-    let options = PoolOptions {
-        batch_bytes: 256 * KIB,
-        destage_threads: 1,
-        direct_start_percent: 0,
-        ..PoolOptions::default()
-    };
-    let seen: Arc<Mutex<Vec<Act>>> = Arc::default();
-    let site = Site::builder(64).journal(8 * MIB, 256 * KIB).options(options).over(|files| {
-        let seen = seen.clone();
-        FaultyDir::new(files, move |op: &Op<'_>| {
-            if op.name == "pv-0.img" || op.act == Act::Sync(SyncPurpose::Catalog) {
-                seen.lock().unwrap().push(op.act.clone());
-            }
-            None
-        })
-    });
-    enable(&site.pool);
-    let v = volume(&site, "v", 4 * MIB, 16 * KIB);
-    for n in 0..earlier {
-        inline(&site.pool, &v, 3 * MIB, n, 4 * KIB);
-        idle(&site.pool);
-    }
-    // A batch of its own. Its commit tells how much of the journal is durable.
-    for chunk in 0..32 {
-        inline(&site.pool, &v, 2 * MIB + chunk * 16 * KIB, 1, 16 * KIB);
-    }
-    seen.lock().unwrap().clear();
-    refer(&site.pool, &v, MIB, 2, 64 * KIB);
-    let written = |act| if let Act::Write(range) = act { Some(range) } else { None };
-    let slots: Vec<Range<u64>> = seen.lock().unwrap().drain(..).filter_map(written).collect();
-    assert_eq!(slots.iter().map(|slot| slot.end - slot.start).sum::<u64>(), 64 * KIB);
-    inline(&site.pool, &v, MIB + 8 * KIB, 3, 4 * KIB);
-    v.flush().unwrap();
-    let is_part = move |act: &Act| {
-        let Act::Write(range) = act else { return false };
-        slots.iter().any(|slot| range.start < slot.end && slot.start < range.end)
-    };
-    for batch in 0..9 {
-        seen.lock().unwrap().clear();
-        site.pool.destage_step().unwrap();
-        let acts: Vec<Act> = seen.lock().unwrap().drain(..).collect();
-        if acts.iter().any(&is_part) {
-            assert!(batch > 0, "no earlier batch was committed");
-            assert_bytes(&v, MIB + 8 * KIB, 3, 4 * KIB);
-            return (acts, is_part);
-        }
-    }
-    panic!("the part is not written");
-}
-
-/// A part that a batch writes over a reference is written after the commit that gives the slot to
-/// the chunk (D5), although the batch is known to be durable. A write that need not wait for the
-/// commit comes first in every second batch only. So the test looks at two batches in a row.
-#[test]
-fn parts_over_a_reference_wait_for_the_commit() {
-    for earlier in [0, 1] {
-        let (acts, is_part) = batch_with_a_part(earlier);
-        let commit = Act::Sync(SyncPurpose::Catalog);
-        let first = acts.iter().find(|act| is_part(act) || **act == commit);
-        assert_eq!(first, Some(&commit), "{earlier}: {acts:?}");
-    }
 }
