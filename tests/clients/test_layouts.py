@@ -199,7 +199,7 @@ def grows_while_clients_write(t, layout, disks):
                 content[n] = 1000 + written
                 h.pwrite(pattern(content[n], MIB), n * MIB)
             h.flush()
-        if not killed and written >= 16:
+        if not killed:
             server.kill()
             server.start()
             killed = True

@@ -11,6 +11,9 @@ use hindcast_engine::pool::{DataScrubInfo, FeatureState, Pool, Progress};
 /// The features that an upgrade enables, in runs without sums and in runs with them.
 const FEATURES: [&[&str]; 2] = [&["references"], &["references", "sums"]];
 
+/// Number of times that a scrub may wait for the journal. Each time a batch is destaged.
+const MOST_WAITS: u32 = 1000;
+
 /// The state of the features, as the run knows it.
 #[derive(Debug, Default)]
 pub(crate) struct Upgraded {
@@ -117,8 +120,17 @@ impl Run {
     pub(crate) fn scrub_once(&self, pool: &Pool) -> Outcome<DataScrubInfo> {
         let failed = |e: hindcast_engine::Error| format!("scrub the pool: {e:?}");
         pool.scrub(0, false).map_err(failed)?;
+        let mut waits = 0;
         while pool.data_scrub().running {
-            pool.scrub_step().map_err(failed)?;
+            if pool.scrub_step().map_err(failed)?.is_zero() {
+                continue;
+            }
+            // The journal is too full. Destage also takes back what waits for readers.
+            waits += 1;
+            if waits > MOST_WAITS {
+                return Err(format!("the scrub waits for the journal: {:?}", pool.stats()));
+            }
+            pool.destage_step().map_err(failed)?;
         }
         Ok(pool.data_scrub())
     }

@@ -166,7 +166,8 @@ impl Pool {
             if !scrub.running {
                 break scrub;
             }
-            pool.scrub_step()?;
+            // Nobody destages here, however full the journal is.
+            pool.destager.next_scrub_step(false)?;
             // A RAID-5 remembers a limited number of lines.
             pool.destager.mend_all_lines();
         };

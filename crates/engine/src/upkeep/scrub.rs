@@ -76,8 +76,15 @@ struct Part {
 }
 
 impl Destager {
-    /// Takes the next step of the scrub. Returns the time after which to take the next one.
+    /// Takes the next step of the scrub, unless destage needs the disks. Returns the time after
+    /// which to take the next one.
     pub(crate) fn scrub_step(&self) -> Result<Duration> {
+        self.next_scrub_step(true)
+    }
+
+    /// Takes the next step of the scrub. If it `gives_way`, it waits for destage while the journal
+    /// is full: somebody has to destage meanwhile.
+    pub(crate) fn next_scrub_step(&self, gives_way: bool) -> Result<Duration> {
         let core = &self.core;
         if !core.sums.is_on() {
             return Ok(REST);
@@ -100,7 +107,7 @@ impl Destager {
             return Ok(Duration::from_nanos(left).min(REST));
         }
         let (used, capacity) = core.journal.usage();
-        if used > capacity / 100 * MOST_USED {
+        if gives_way && used > capacity / 100 * MOST_USED {
             return Ok(PRESSED);
         }
         core.check_usable()?;

@@ -87,6 +87,21 @@ fn a_closed_pool_is_verified_without_a_write() {
     assert_eq!(owners, [(None, vec![(9 * BLOCK, BLOCK)]), (Some("s"), vec![(9 * BLOCK, BLOCK)])]);
 }
 
+/// A scrub of an open pool gives way while the journal is nearly full. Of a closed pool, nobody
+/// destages the journal meanwhile.
+#[test]
+fn a_closed_pool_with_a_full_journal_is_verified() {
+    let site = site();
+    put(&site.open("v"), 0..64, 1);
+    site.idle();
+    let is_full = || site.pool.stats().journal_used > site.pool.stats().journal_capacity / 100 * 82;
+    (2..1000).take_while(|_| !is_full()).for_each(|generation| put(&site.open("v"), 0..4, generation));
+    assert!(is_full(), "{:?}", site.pool.stats());
+    let found = Pool::verify_data(site.kill(), world(1), &mut |_, _| ()).unwrap().unwrap();
+    assert!(found.damage.is_empty(), "{found:?}");
+    assert_eq!(found.scrub.verified, 64 * BLOCK);
+}
+
 /// The disk returned a wrong content for a while.
 #[test]
 fn damage_that_matches_its_sum_again_is_forgotten() {
