@@ -59,10 +59,7 @@ fn seeds_of_whole_runs_that_found_bugs() {
         (1003472, "the model took lost records for moments: opening had written one of its own"),
         (1003892, "extents that a full file system had no room for counted as used, and never came back"),
         (2003299, "the model knew of no anchor before an import that makes a volume smaller"),
-        (
-            2012587,
-            "a full file system had no room for the copy of the journal's tail, and the pool did not open",
-        ),
+        (2012587, "no room for the copy of the journal's tail, and the pool did not open"),
         (2013490, "the model overlooked that a volume began to be flattened while its images were away"),
         (
             2055591,

@@ -3,8 +3,10 @@
 
 use super::*;
 
-/// The operations that are of interest here, with the names of the files.
-type Seen = Arc<Mutex<Vec<(String, Act)>>>;
+/// An operation, and the name of its file.
+type Noted = (String, Act);
+/// The operations that are of interest here, in order.
+type Seen = Arc<Mutex<Vec<Noted>>>;
 
 /// Makes a pool that notes the writes to its physical volume and to its journal, and the commits of
 /// its catalog.
@@ -32,12 +34,12 @@ fn observed() -> (Site, Seen) {
 }
 
 /// Returns what was seen since the last call.
-fn take(seen: &Seen) -> Vec<(String, Act)> {
+fn take(seen: &Seen) -> Vec<Noted> {
     std::mem::take(&mut *seen.lock().unwrap())
 }
 
 /// The range of a write to the physical volume.
-fn slot_of((name, act): &(String, Act)) -> Option<Range<u64>> {
+fn slot_of((name, act): &Noted) -> Option<Range<u64>> {
     match act {
         Act::Write(range) if name == "pv-0.img" => Some(range.clone()),
         _ => None,
@@ -65,7 +67,7 @@ fn data_is_written_before_its_record() {
 /// Writes a part over a reference. Returns the operations of the batch that brings both to their
 /// place, and a function that recognizes the write of the part. `earlier` batches are carried out
 /// before. A commit before this batch says that the batch is durable in the journal.
-fn batch_with_a_part(earlier: u8) -> (Vec<(String, Act)>, impl Fn(&(String, Act)) -> bool) {
+fn batch_with_a_part(earlier: u8) -> (Vec<Noted>, impl Fn(&Noted) -> bool) {
     let (site, seen) = observed();
     let v = volume(&site, "v", 4 * MIB, 16 * KIB);
     for n in 0..earlier {
@@ -82,7 +84,7 @@ fn batch_with_a_part(earlier: u8) -> (Vec<(String, Act)>, impl Fn(&(String, Act)
     assert_eq!(slots.iter().map(|slot| slot.end - slot.start).sum::<u64>(), 64 * KIB);
     inline(&site.pool, &v, MIB + 8 * KIB, 3, 4 * KIB);
     v.flush().unwrap();
-    let is_part = move |seen: &(String, Act)| {
+    let is_part = move |seen: &Noted| {
         let Some(range) = slot_of(seen) else { return false };
         slots.iter().any(|slot| range.start < slot.end && slot.start < range.end)
     };
@@ -106,7 +108,7 @@ fn batch_with_a_part(earlier: u8) -> (Vec<(String, Act)>, impl Fn(&(String, Act)
 fn parts_over_a_reference_wait_for_the_commit() {
     for earlier in [0, 1] {
         let (acts, is_part) = batch_with_a_part(earlier);
-        let is_commit = |(_, act): &(String, Act)| *act == Act::Sync(SyncPurpose::Catalog);
+        let is_commit = |(_, act): &Noted| *act == Act::Sync(SyncPurpose::Catalog);
         let first = acts.iter().find(|act| is_part(act) || is_commit(act));
         assert!(first.is_some_and(is_commit), "{earlier}: {acts:?}");
     }
