@@ -101,8 +101,10 @@ impl Run {
         let Some(path) = self.pick_pv(pick) else { return Ok(()) };
         self.make_room(4096)?;
         let pool = self.pool()?;
+        let changes = pool.pvs().iter().any(|pv| pv.path == path && pv.weight != weight);
         let result = survive(|| pool.set_weight(&path, weight).map(drop));
-        self.durably(result, &[]).map(drop)
+        // Where nothing changes, nothing is recorded, and nothing becomes durable.
+        if changes { self.durably(result, &[]).map(drop) } else { self.around(result, &[]).map(drop) }
     }
 
     /// Begins or stops a rebalancing. No content that a volume or snapshot shows changes, and no
