@@ -47,22 +47,15 @@ impl Hasher for Mix {
     }
 }
 
-/// A hash of one integer that keeps neighbours together: 16 consecutive numbers from a multiple of
-/// 16 on get consecutive places in a table. A long write then goes through the table as through an
-/// array, and does not wait for memory at each block.
+/// A hash of one integer that keeps neighbours together. Runs of 16 numbers, which begin at
+/// multiples of 16, get consecutive places in a table. So the processor's caches already have the
+/// next places while a long write goes through the table.
 ///
-/// The standard library's table looks for a key from the place that the lower bits name, and
-/// compares the upper seven bits before it compares keys. So the lower four bits of the number stay
-/// as they are, and also change the upper ones.
+/// The standard library's table begins to look for a key at the place that the lower bits of the
+/// hash name. It compares the upper seven bits of the hash before it compares keys. So this hash
+/// has the lower four bits of the number as its own, and mixes them into its upper bits.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct MixRuns(u64);
-
-impl BuildHasher for MixRuns {
-    type Hasher = MixRuns;
-    fn build_hasher(&self) -> MixRuns {
-        MixRuns::default()
-    }
-}
 
 impl Hasher for MixRuns {
     fn finish(&self) -> u64 {
@@ -82,10 +75,11 @@ impl Hasher for MixRuns {
 mod tests {
     use super::*;
     use std::collections::HashSet;
+    use std::hash::BuildHasherDefault;
 
     #[test]
     fn runs_stay_together_and_are_spread() {
-        let hash = |block: u64| MixRuns::default().hash_one(block);
+        let hash = |block: u64| BuildHasherDefault::<MixRuns>::default().hash_one(block);
         let hashes: Vec<u64> = (64..80).map(hash).collect();
         assert!(hashes.windows(2).all(|pair| pair[1] & 0xFFFF == (pair[0] & 0xFFFF) + 1), "{hashes:x?}");
         assert_eq!(hashes.iter().map(|hash| hash >> 57).collect::<HashSet<_>>().len(), 16);

@@ -191,7 +191,7 @@ fn a_pool_of_dedicated_physical_volumes_only() {
 
 #[test]
 fn large_writes_go_there_by_reference() {
-    let options = PoolOptions { direct_start_percent: 0, ..PoolOptions::default() };
+    let options = PoolOptions::default();
     let site = Site::builder(64).extents(MIB).options(options).build();
     site.pool.add_dedicated_pv(&pv("d", 65 * MIB)).unwrap();
     site.pool.create_volume_on(&new_volume("v", 32 * MIB, 64 * KIB), "d").unwrap();

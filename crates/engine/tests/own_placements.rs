@@ -111,7 +111,7 @@ fn a_rebalancing_moves_only_what_share_places() {
 
 #[test]
 fn a_volume_with_its_own_placement_writes_by_reference_in_a_pool_that_shares() {
-    let options = PoolOptions { direct_start_percent: 0, ..PoolOptions::default() };
+    let options = PoolOptions::default();
     let site = Site::builder(1).pvs(&PVS).placement(Placement::Share).options(options).build();
     let (v, w) = (site.volume("v", SIZE, CHUNK), site.volume("w", SIZE, CHUNK));
     site.pool.set_volume_placement("v", Some(Placement::Anywhere)).unwrap();

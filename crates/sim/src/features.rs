@@ -11,7 +11,7 @@ use hindcast_engine::pool::{DataScrubInfo, FeatureState, Pool, Progress};
 /// The features that an upgrade enables, in runs without sums and in runs with them.
 const FEATURES: [&[&str]; 2] = [&["references"], &["references", "sums"]];
 
-/// Number of times that a scrub may wait for the journal. Each time a batch is destaged.
+/// The largest number of batches that a scrub may wait for, while the journal is too full.
 const MOST_WAITS: u32 = 1000;
 
 /// The state of the features, as the run knows it.
@@ -125,7 +125,7 @@ impl Run {
             if pool.scrub_step().map_err(failed)?.is_zero() {
                 continue;
             }
-            // The journal is too full. Destage also takes back what waits for readers.
+            // The journal is too full. A step of destage also recycles segments that wait for readers.
             waits += 1;
             if waits > MOST_WAITS {
                 return Err(format!("the scrub waits for the journal: {:?}", pool.stats()));

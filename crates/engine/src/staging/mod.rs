@@ -26,6 +26,7 @@ use ranges::RangeMap;
 pub(crate) use ranges::union;
 use std::collections::hash_map::Entry as MapEntry;
 use std::collections::{BTreeMap, HashMap};
+use std::hash::BuildHasherDefault;
 use std::ops::{RangeBounds, RangeInclusive};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -162,7 +163,7 @@ impl Entry {
     }
 }
 
-type Shard = HashMap<u64, Entry, MixRuns>;
+type Shard = HashMap<u64, Entry, BuildHasherDefault<MixRuns>>;
 
 /// The staging index of one branch. All threads share it.
 pub(crate) struct Staging {

@@ -146,7 +146,7 @@ impl Site {
             time: 1,
             config,
             placement: Placement::Anywhere,
-            options: PoolOptions { direct_start_percent: 0, ..PoolOptions::default() },
+            options: PoolOptions::default(),
             pvs: vec![pv("pv-0.img", (mib + 1) * MIB)],
             features: None,
         }

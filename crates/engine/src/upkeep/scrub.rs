@@ -82,8 +82,8 @@ impl Destager {
         self.next_scrub_step(true)
     }
 
-    /// Takes the next step of the scrub. If it `gives_way`, it waits for destage while the journal
-    /// is full: somebody has to destage meanwhile.
+    /// Takes the next step of the scrub. With `gives_way`, the step does nothing while more than
+    /// [`MOST_USED`] of the journal is in use. So the caller must know that somebody destages.
     pub(crate) fn next_scrub_step(&self, gives_way: bool) -> Result<Duration> {
         let core = &self.core;
         if !core.sums.is_on() {

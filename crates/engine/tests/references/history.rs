@@ -22,12 +22,7 @@ struct History {
 }
 
 fn options() -> PoolOptions {
-    PoolOptions {
-        keep_distance: Some(DISTANCE),
-        direct_start_percent: 0,
-        destage_threads: 1,
-        ..PoolOptions::default()
-    }
+    PoolOptions { keep_distance: Some(DISTANCE), destage_threads: 1, ..PoolOptions::default() }
 }
 
 fn settings(encoding: Encoding) -> CdpSettings {

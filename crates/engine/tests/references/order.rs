@@ -11,12 +11,7 @@ type Seen = Arc<Mutex<Vec<Noted>>>;
 /// Makes a pool that notes the writes to its physical volume and to its journal, and the commits of
 /// its catalog.
 fn observed() -> (Site, Seen) {
-    let options = PoolOptions {
-        batch_bytes: 256 * KIB,
-        destage_threads: 1,
-        direct_start_percent: 0,
-        ..PoolOptions::default()
-    };
+    let options = PoolOptions { batch_bytes: 256 * KIB, destage_threads: 1, ..PoolOptions::default() };
     let seen = Seen::default();
     let site = Site::builder(64).journal(8 * MIB, 256 * KIB).options(options).over(|files| {
         let seen = seen.clone();

@@ -23,7 +23,7 @@ const CHUNK: u64 = 16 * KIB;
 
 /// The options of a pool that repairs nothing: damage stays, and tests can see it.
 fn unrepaired() -> PoolOptions {
-    PoolOptions { repairs: false, direct_start_percent: 0, ..PoolOptions::default() }
+    PoolOptions { repairs: false, ..PoolOptions::default() }
 }
 
 /// Begins a pool that repairs nothing, and that has no sums yet.
@@ -37,7 +37,7 @@ fn enable(pool: &Pool) {
 
 /// The options of a pool that repairs, and destages on one thread.
 fn alone() -> PoolOptions {
-    PoolOptions { destage_threads: 1, direct_start_percent: 0, ..PoolOptions::default() }
+    PoolOptions { destage_threads: 1, ..PoolOptions::default() }
 }
 
 /// Makes a pool that repairs, and a volume `v` of 1 MiB. The journal is so large that its files are
