@@ -125,7 +125,7 @@ impl Run {
             if pool.scrub_step().map_err(failed)?.is_zero() {
                 continue;
             }
-            // The journal is too full. A step of destage also recycles segments that wait for readers.
+            // The journal is too full. A step of destage also recycles retired segments.
             waits += 1;
             if waits > MOST_WAITS {
                 return Err(format!("the scrub waits for the journal: {:?}", pool.stats()));
