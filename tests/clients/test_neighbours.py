@@ -99,6 +99,11 @@ class Site:
             figures[what] = sorted(took)[min(count - 1, count * 99 // 100)]
         return figures
 
+    @staticmethod
+    def slower(alone, beside):
+        """{what: (seconds alone, seconds beside)} of what the crowd slowed."""
+        return {what: (before, beside[what]) for what, before in alone.items() if beside[what] > 2 * before + SLACK}
+
     def beside(self, trouble):
         """Measures alone and beside trouble; the crowd's members are given back to be closed."""
         alone, resting = self.measure(), self.memory()
@@ -107,8 +112,13 @@ class Site:
         for what, before in alone.items():
             self.t.say(f"{what}: {before * 1000:.1f} ms alone, {beside[what] * 1000:.1f} beside")
         self.t.say(f"memory {resting // MIB} MiB, then {held // MIB}")
-        slow = {what: (before, beside[what]) for what, before in alone.items() if beside[what] > 2 * before + SLACK}
-        assert not slow, f"slower than twice: {slow}"
+        slow = self.slower(alone, beside)
+        if slow:
+            # A crowd that slows a client does so each time; a stalled disk or a busy machine does it once.
+            again = self.measure()
+            self.t.say("measured again: " + ", ".join(f"{what} {again[what] * 1000:.1f} ms" for what in slow))
+            slow = self.slower({what: alone[what] for what in slow}, again)
+        assert not slow, f"slower than twice, two times: {slow}"
         for member in crowd:
             member.close()
         return held
