@@ -1,4 +1,4 @@
-//! The placement that a volume has of its own.
+//! The placement that a volume has of its own, and which of its writes go to their places at once.
 
 use crate::Placement;
 use serde::{Deserialize, Serialize};
@@ -36,4 +36,14 @@ pub struct PatchPlacement {
     /// Default: 10.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot_percent: Option<u32>,
+}
+
+/// Which writes of a volume are to go to their places at once, without a copy in the journal.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct PatchDirect {
+    /// The least size in bytes of such a write: 0 for none, or 4,096 to 16,777,216. Absent: that of
+    /// the pool (`serve --direct-min`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min: Option<u64>,
 }

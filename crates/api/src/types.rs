@@ -3,7 +3,7 @@
 
 use crate::named::named;
 use crate::{CachePolicy, Cdp, Inherited, PatchCdp, PoolIndex, Preservation};
-use crate::{PatchPlacement, PvLayout, VolumePlacement};
+use crate::{PatchDirect, PatchPlacement, PvLayout, VolumePlacement};
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -440,6 +440,10 @@ pub struct Volume {
     /// The placement that the volume has of its own. Absent: that of the pool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub placement: Option<VolumePlacement>,
+    /// The least size in bytes of a write that goes to its place at once, without a copy in the
+    /// journal. 0: none does. Absent: that of the pool (`serve --direct-min`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub direct_min: Option<u64>,
     /// Whether NBD serves the volume, its snapshots and its moments.
     #[serde(default = "served")]
     pub nbd: bool,
@@ -573,6 +577,10 @@ pub struct CreateVolume {
     /// The placement that the volume has of its own. Absent: that of the pool.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub placement: Option<PatchPlacement>,
+    /// The least size of a write that goes to its place at once, without a copy in the journal: 0
+    /// for none, or 4,096 to 16,777,216 bytes. Absent: that of the pool (`serve --direct-min`).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub direct_min: Option<u64>,
 }
 
 /// Value of `Pv::weight` for servers that do not report it.
@@ -587,8 +595,8 @@ fn served() -> bool {
 }
 
 /// Changes to a volume. Absent fields stay unchanged. The server applies the others in the order
-/// read_only, method, order, placement, snapshot_reserve and auto_delete, cdp, nbd, labels, size,
-/// name. The first change that fails ends the request; the changes before it stay.
+/// read_only, method, order, placement, direct, snapshot_reserve and auto_delete, cdp, nbd, labels,
+/// size, name. The first change that fails ends the request; the changes before it stay.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PatchVolume {
@@ -604,6 +612,9 @@ pub struct PatchVolume {
     /// Where the volume's new slots are placed, from now on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub placement: Option<PatchPlacement>,
+    /// The least size of a write that goes to its place at once, from now on.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub direct: Option<PatchDirect>,
     /// Space that the volume's snapshots are expected to take, in percent of the volume's size.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snapshot_reserve: Option<u8>,

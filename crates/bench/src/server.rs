@@ -453,6 +453,7 @@ pub(crate) fn volume(name: &str, size: u64) -> CreateVolume {
         cdp: None,
         on: None,
         placement: None,
+        direct_min: None,
     }
 }
 

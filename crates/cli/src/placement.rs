@@ -79,6 +79,46 @@ impl VolumePolicy {
     }
 }
 
+/// The least size of a write that goes to its place at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum DirectSize {
+    /// That of the pool.
+    AsPool,
+    /// A number of bytes; 0: no write does.
+    Own(u64),
+}
+
+impl DirectSize {
+    pub(crate) fn parse(text: &str) -> Result<DirectSize, String> {
+        match text {
+            "pool" => Ok(DirectSize::AsPool),
+            "off" => Ok(DirectSize::Own(0)),
+            text => text
+                .parse::<Size>()
+                .map(|size| DirectSize::Own(size.0))
+                .map_err(|error| format!("{error}; or off, or pool")),
+        }
+    }
+
+    /// Returns the size in bytes, or `None` for that of the pool.
+    pub(crate) fn min(self) -> Option<u64> {
+        match self {
+            DirectSize::AsPool => None,
+            DirectSize::Own(bytes) => Some(bytes),
+        }
+    }
+}
+
+/// Describes which writes of a volume go to their places at once. `of_pool` is the word for the
+/// size of the pool.
+pub(crate) fn direct(volume: &Volume, of_pool: &str) -> String {
+    match volume.direct_min {
+        None => of_pool.into(),
+        Some(0) => "off".into(),
+        Some(min) => Size(min).to_string(),
+    }
+}
+
 /// Describes the placement of the pool.
 pub(crate) fn of_pool(pool: &Pool) -> String {
     described(pool.placement, pool.slice_size, pool.gap_size)
@@ -125,6 +165,15 @@ mod tests {
                 "{refused}"
             );
         }
+    }
+
+    #[test]
+    fn direct_writes_begin_at_a_size_or_never() {
+        assert_eq!(DirectSize::parse("pool").map(DirectSize::min), Ok(None));
+        assert_eq!(DirectSize::parse("off").map(DirectSize::min), Ok(Some(0)));
+        assert_eq!(DirectSize::parse("64K").map(DirectSize::min), Ok(Some(65_536)));
+        let refused = DirectSize::parse("small").unwrap_err();
+        assert!(refused.ends_with("or off, or pool"), "{refused}");
     }
 
     #[test]

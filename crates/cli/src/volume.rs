@@ -4,12 +4,13 @@ use crate::cdp::keep::Keep;
 use crate::failure::Failure;
 use crate::listing::{Cell, Column, Listing, span};
 use crate::output::properties;
-use crate::placement::{self, VolumePolicy, VolumeSizes};
+use crate::placement::{self, DirectSize, VolumePolicy, VolumeSizes};
 use crate::session::Session;
 use crate::snapshot::label;
 use clap::{ArgGroup, Subcommand};
 use hindcast_api::{
-    CreateVolume, DamagedRange, DeleteVolume, Inherited, Method, Order, PatchVolume, Placement, Size, Volume,
+    CreateVolume, DamagedRange, DeleteVolume, Inherited, Method, Order, PatchDirect, PatchVolume, Placement,
+    Size, Volume,
 };
 
 const CREATE_EXAMPLES: &str = "\
@@ -17,6 +18,7 @@ Examples:
   hindcast volume create db --size 10G
   hindcast volume create archive --size 1.5T --chunk 256K --block 4096
   hindcast volume create db --size 10G --cdp parity --retain 7d    keep every write for a week
+  hindcast volume create db --size 10G --chunk 4K --direct 4K    for many small random writes
   hindcast volume create vm --origin /srv/images/debian.raw    shows the image at once
 
 The volume is thin: it takes space only where it is written. It is exported at once: over NBD under \
@@ -36,13 +38,18 @@ Examples:
   hindcast volume set db --snapshot-reserve 25 --auto-delete yes
   hindcast volume set db --cdp parity --retain 7d --retain-size 50G
   hindcast volume set db --anchor 10m            history: an anchor every ten minutes
+  hindcast volume set db --direct 4K             random writes of whole 4K chunks, written once
   hindcast volume set db --nbd no                serve it over iSCSI only, where access rules apply
 
 --method row (redirect-on-write): a chunk that a snapshot needs stays where it is, and the new data \
 is written to another place. Little data is copied.
 --method cow (copy-on-write): the old chunk is copied to another place, and the new data overwrites \
 it. The volume keeps its order on disk.
-A change of the method applies to later writes only.";
+A change of the method applies to later writes only.
+--direct SIZE: writes of at least SIZE bytes of whole chunks go to their places at once, so they \
+are written once. Smaller ones go through the journal, and are written twice. With 4K and chunks of \
+4K, random writes are faster, and the volume loses its order on disk (hindcast volume relocate \
+restores it). Volumes with the method cow, and pools on RAID-5, have no direct writes.";
 
 const LIST_EXAMPLES: &str = "\
 Examples:
@@ -51,8 +58,8 @@ Examples:
   hindcast volume list -l app=shop -q            only the names
   hindcast volume list -H -o name,used           for scripts: tabs, sizes in bytes
 
-Columns: name, size, used, history, snapshots, clients, state, chunk, block, method, nbd, labels, \
-reads, read, writes, written, created, uuid. HISTORY is the span that can be gone back to, of the span \
+Columns: name, size, used, history, snapshots, clients, state, chunk, block, method, on, \
+placement, direct, nbd, labels, reads, read, writes, written, last-change, created, uuid. HISTORY is the span that can be gone back to, of the span \
 that --retain asks for.";
 
 const LABEL_EXAMPLES: &str = "\
@@ -172,6 +179,10 @@ pub(crate) struct Create {
     placement: Option<Placement>,
     #[command(flatten)]
     sizes: VolumeSizes,
+    /// Least size of a write that goes to its place at once, without a copy in the journal: 4K to
+    /// 16M, or off [default: as the pool, serve --direct-min]
+    #[arg(long, value_name = "SIZE", value_parser = DirectSize::parse)]
+    direct: Option<DirectSize>,
     #[command(flatten)]
     keep: Keep,
 }
@@ -202,6 +213,11 @@ pub(crate) struct Set {
     placement: Option<VolumePolicy>,
     #[command(flatten)]
     sizes: VolumeSizes,
+    /// Least size of a write that goes to its place at once, without a copy in the journal: 4K to
+    /// 16M, off, or pool (as the pool, serve --direct-min). Small sizes suit random writes to a
+    /// volume with chunks of that size
+    #[arg(long, group = "property", value_name = "SIZE", value_parser = DirectSize::parse)]
+    direct: Option<DirectSize>,
     /// Space that its snapshots may take, in per cent of its size; the server warns when they
     /// take more
     #[arg(long, group = "property", value_name = "PERCENT")]
@@ -313,6 +329,7 @@ impl Create {
             cdp: self.keep.begin()?,
             on: self.on,
             placement,
+            direct_min: self.direct.and_then(DirectSize::min),
         };
         let created = session.client.create_volume(&new)?;
         session.output.show(&created, |v| format!("created {}, {}", v.name, Size(v.size)))
@@ -328,6 +345,7 @@ impl Set {
             method: self.method,
             order: self.order,
             placement,
+            direct: self.direct.map(|size| PatchDirect { min: size.min() }),
             snapshot_reserve: self.snapshot_reserve,
             auto_delete: self.auto_delete,
             nbd: self.nbd,
@@ -341,8 +359,12 @@ impl Set {
                 Some(_) => format!(", placed {}", placement::of_volume(v)),
                 None => String::new(),
             };
+            let direct = v.direct_min.map_or_else(String::new, |min| match min {
+                0 => ", no direct writes".into(),
+                min => format!(", direct from {}", Size(min)),
+            });
             format!(
-                "{} is now {}, {}{order}, {}{nbd}{placed}",
+                "{} is now {}, {}{order}, {}{nbd}{placed}{direct}",
                 v.name,
                 access(v),
                 v.method.name(),
@@ -445,6 +467,7 @@ const COLUMNS: &[Column<Volume>] = &[
     Column { name: "method", usual: false, cell: |v| Cell::text(v.method.name()) },
     Column { name: "on", usual: false, cell: |v| Cell::text(v.on.as_deref().unwrap_or("-")) },
     Column { name: "placement", usual: false, cell: |v| Cell::text(placed(v)) },
+    Column { name: "direct", usual: false, cell: |v| Cell::text(placement::direct(v, "-")) },
     Column { name: "nbd", usual: false, cell: |v| Cell::text(if v.nbd { "yes" } else { "no" }) },
     Column { name: "labels", usual: false, cell: |v| Cell::text(labels_of(v)) },
     Column { name: "reads", usual: false, cell: |v| Cell::number(v.stats.reads) },
@@ -479,6 +502,7 @@ fn details(v: &Volume, session: &Session) -> String {
         ("nbd", if v.nbd { "yes" } else { "no" }.into()),
         ("on", v.on.clone().unwrap_or_else(|| "all that are not dedicated".into())),
         ("placement", placement::of_volume(v)),
+        ("direct writes", placement::direct(v, "as the pool")),
         ("method", v.method.name().into()),
         ("order", v.order.name().into()),
         (

@@ -55,7 +55,7 @@ pub struct PoolOptions {
     pub max_turns: usize,
     /// Writes of at least this number of bytes of whole chunks go to their slots at once, if the
     /// pool has the feature `references` (`None`: never). Where a flush is near, only longer writes
-    /// do.
+    /// do. A volume may have a size of its own: [`DirectMin`].
     pub direct_min: Option<u64>,
     /// Large writes go by reference from when this share of the journal is in use, in per cent,
     /// until clients make no large writes for a second. Before that they go through the journal: a
@@ -192,6 +192,52 @@ pub enum CachePolicy {
     /// S3-FIFO (Yang et al., SOSP 2023): small, main and ghost queues.
     #[default]
     S3Fifo,
+}
+
+/// The sizes in bytes that may be the least of a write by reference.
+pub const DIRECT_SIZES: std::ops::RangeInclusive<u64> = 4 << 10..=16 << 20;
+
+/// The least size of a volume's writes by reference.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum DirectMin {
+    /// That of the pool: [`PoolOptions::direct_min`].
+    #[default]
+    OfPool,
+    /// The volume writes nothing by reference.
+    Never,
+    /// A number of bytes, one of [`DIRECT_SIZES`].
+    Bytes(u64),
+}
+
+impl DirectMin {
+    /// The code of [`DirectMin::Never`]. It is larger than any write.
+    const NEVER: u64 = u64::MAX;
+
+    /// Returns the value as a number, which is part of the format.
+    pub(crate) fn code(self) -> u64 {
+        match self {
+            DirectMin::OfPool => 0,
+            DirectMin::Never => Self::NEVER,
+            DirectMin::Bytes(bytes) => bytes,
+        }
+    }
+
+    /// Returns the value that has this code, or `None` if none has it.
+    pub(crate) fn from_code(code: u64) -> Option<DirectMin> {
+        match code {
+            0 => Some(DirectMin::OfPool),
+            Self::NEVER => Some(DirectMin::Never),
+            bytes => DIRECT_SIZES.contains(&bytes).then_some(DirectMin::Bytes(bytes)),
+        }
+    }
+
+    /// Refuses sizes that no volume can have.
+    pub(crate) fn check(self) -> Result<()> {
+        if Self::from_code(self.code()) == Some(self) {
+            return Ok(());
+        }
+        Err(invalid("set the least size of a write by reference: it is from 4 KiB to 16 MiB"))
+    }
 }
 
 /// The place of new slots.

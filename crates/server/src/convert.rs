@@ -6,9 +6,9 @@ use hindcast_api as api;
 use hindcast_engine::cdp;
 use hindcast_engine::ids::Stamp;
 use hindcast_engine::pool::{
-    self, DamageInfo, DataScrubInfo, FeatureInfo, Health, IndexSize, LayoutInfo, LayoutShape, MemberInfo,
-    Placement, Pool, PoolInfo, PoolStats, PreserveStats, PvInfo, RebalanceInfo, SnapAware, SnapshotSpace,
-    SpareInfo, VolumeInfo, Warning, code,
+    self, DamageInfo, DataScrubInfo, DirectMin, FeatureInfo, Health, IndexSize, LayoutInfo, LayoutShape,
+    MemberInfo, Placement, Pool, PoolInfo, PoolStats, PreserveStats, PvInfo, RebalanceInfo, SnapAware,
+    SnapshotSpace, SpareInfo, VolumeInfo, Warning, code,
 };
 use hindcast_engine::{Error, ErrorKind, Result};
 use jiff::Timestamp;
@@ -89,6 +89,25 @@ pub(crate) fn own_placement(patch: &api::PatchPlacement, extent_size: u64) -> Re
             let text = "set sizes of a placement: name the placement, too";
             Err(Error::new(ErrorKind::Invalid, text))
         }
+    }
+}
+
+/// Converts the least size of a volume's writes by reference: that of the pool, 0 for none, or a
+/// number of bytes.
+pub(crate) fn direct_min(wanted: Option<u64>) -> DirectMin {
+    match wanted {
+        None => DirectMin::OfPool,
+        Some(0) => DirectMin::Never,
+        Some(bytes) => DirectMin::Bytes(bytes),
+    }
+}
+
+/// Converts it back.
+fn direct_min_of(own: DirectMin) -> Option<u64> {
+    match own {
+        DirectMin::OfPool => None,
+        DirectMin::Never => Some(0),
+        DirectMin::Bytes(bytes) => Some(bytes),
     }
 }
 
@@ -362,6 +381,7 @@ pub(crate) fn volume(info: &VolumeInfo) -> api::Volume {
         importing: info.importing,
         on: None,
         placement: None,
+        direct_min: direct_min_of(info.direct_min),
         nbd: true,
         inherited: None,
         cdp: info.cdp.as_ref().map(cdp_settings),

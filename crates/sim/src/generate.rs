@@ -1,6 +1,7 @@
 //! The generator of operations ([`Generator`]). It draws one operation after another from a seed.
 //! Each fits the state that the operations before it left.
 
+mod direct;
 mod pvs;
 
 use crate::clock::FOR_EVER;
@@ -164,6 +165,8 @@ pub struct Generator {
     max_snapshots: u64,
     /// Whether the place of a slot may depend on the chunk that it is for.
     by_chunk: bool,
+    /// Whether volumes get least sizes of writes by reference of their own.
+    own_direct: bool,
 }
 
 const NAMES: [&str; 6] = ["a", "b", "c", "d.1", "e-2", "F_3"];
@@ -187,6 +190,7 @@ impl Generator {
             whole_chunks: false,
             max_snapshots: 0,
             by_chunk: false,
+            own_direct: false,
             rand,
         };
         if theme != Theme::Plain {
@@ -302,6 +306,7 @@ impl Generator {
                 self.of_history(kind, vol, state)?
             }
             Kind::Resize => self.resize(vol, volume),
+            Kind::Shape if self.own_direct && self.rand.percent(70) => self.direct_min(vol),
             Kind::Shape => self.shape(vol),
             Kind::Delete if self.rand.percent(40) => Op::Release(vol),
             Kind::Delete => Op::Delete { vol, force: self.rand.percent(50) },

@@ -72,6 +72,10 @@ pub const FIRST_WITH_REFERENCES: u64 = 10_000_000;
 /// From this seed on, all pools have sums from the start.
 pub const FIRST_WITH_SUMS: u64 = 20_000_000;
 
+/// From this seed on, volumes get least sizes of writes by reference of their own, up to
+/// [`FIRST_WITH_MIRRORS`].
+pub const FIRST_WITH_OWN_DIRECT: u64 = 25_000_000;
+
 /// From this seed on, all pools are on mirrors, up to [`FIRST_BY_CHUNK`].
 pub const FIRST_WITH_MIRRORS: u64 = 30_000_000;
 /// From this seed on, all pools are on RAID-5, up to [`FIRST_WITH_SPARES`].
@@ -127,6 +131,7 @@ fn any_run(
         let mut plan = Plan::random(&mut rand);
         plan.references = seed >= FIRST_WITH_REFERENCES && !seed.is_multiple_of(4);
         plan.sums = seed >= FIRST_WITH_SUMS;
+        plan.own_direct = (FIRST_WITH_OWN_DIRECT..FIRST_WITH_MIRRORS).contains(&seed);
         plan.dedicates = seed >= FIRST_DEDICATED;
         plan.by_chunk = (FIRST_BY_CHUNK..FIRST_WITH_RAID5).contains(&seed) || plan.dedicates;
         if plan.by_chunk {

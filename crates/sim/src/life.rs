@@ -214,6 +214,7 @@ impl Run {
                 order: Some(info.order),
                 cdp: Some(info.cdp),
                 placement: Some(info.placement),
+                direct_min: Some(info.direct_min),
             };
             volume = volume.with(policy, self.found_import(&info.name)?, manner);
             volume.labels = info.labels;

@@ -8,7 +8,7 @@ use crate::survive;
 use crate::workload::{MIB, Op};
 use hindcast_engine::ErrorKind;
 use hindcast_engine::ids::Lsn;
-use hindcast_engine::pool::{Placement, Pool, PvInfo, PvSpec};
+use hindcast_engine::pool::{DirectMin, Placement, Pool, PvInfo, PvSpec};
 use std::sync::Arc;
 
 impl Run {
@@ -31,6 +31,7 @@ impl Run {
                 self.durably(result, &[]).map(drop)
             }
             Op::VolumePlacement(vol, placement) => self.place_volume(*vol, *placement),
+            Op::DirectMin(vol, own) => self.set_direct_min(*vol, *own),
             Op::Weight(pick, weight) => self.weigh_pv(*pick, *weight),
             Op::Rebalance(on) => self.rebalance(*on),
             Op::EnableFeature => self.enable_features(),
@@ -90,6 +91,19 @@ impl Run {
         let set = |pool: &Arc<Pool>| pool.set_volume_placement(&name, placement).map(drop);
         let pool = self.pool()?;
         if pool.volume(&name).is_ok_and(|now| now.placement == placement) {
+            // Nothing changes, so nothing is recorded.
+            let result = survive(|| set(&pool));
+            return self.around(result, &[]).map(drop);
+        }
+        self.control(Effect::Manner(vol, said), &[], set).map(drop)
+    }
+
+    fn set_direct_min(&mut self, vol: VolId, own: DirectMin) -> Outcome<()> {
+        let name = self.volume_name(vol)?;
+        let said = Manner { direct_min: Some(own), ..Manner::default() };
+        let set = |pool: &Arc<Pool>| pool.set_volume_direct_min(&name, own).map(drop);
+        let pool = self.pool()?;
+        if pool.volume(&name).is_ok_and(|now| now.direct_min == own) {
             // Nothing changes, so nothing is recorded.
             let result = survive(|| set(&pool));
             return self.around(result, &[]).map(drop);

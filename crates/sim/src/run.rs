@@ -307,6 +307,9 @@ impl Run {
         if self.plan.by_chunk {
             generator.place_by_chunk();
         }
+        if self.plan.own_direct {
+            generator.refer_by_volume();
+        }
         if self.rand.percent(20) && self.plan.layout.is_none() {
             // The promises of a creation hold at once, too.
             let point = CrashPoint::Op(self.rand.between(1, 80));

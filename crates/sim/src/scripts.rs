@@ -155,6 +155,7 @@ pub fn scripts() -> Vec<Script> {
         by_reference("reference-dead-branch", references::dead_branch()),
         by_reference("reference-flush-then-inline", references::flush_then_inline()),
         by_reference("reference-drain", references::drain()),
+        by_reference("reference-own-size", references::own_size()),
         script("share", 4096, placements::share()),
         script("own-placements", 4096, placements::own()),
     ];

@@ -11,7 +11,9 @@ use crate::rand::Rand;
 use hindcast_engine::cdp::CdpSettings;
 use hindcast_engine::disk::SyncPurpose;
 use hindcast_engine::ids::Epoch;
-use hindcast_engine::pool::{CachePolicy, Method, Order, Placement, PoolConfig, PoolOptions, SnapAware};
+use hindcast_engine::pool::{
+    CachePolicy, DirectMin, Method, Order, Placement, PoolConfig, PoolOptions, SnapAware,
+};
 use std::time::Duration;
 
 /// The way in which a run ends a process.
@@ -274,6 +276,8 @@ pub enum Op {
     Placement(Placement),
     /// Sets the placement of a volume. `None`: that of the pool.
     VolumePlacement(VolId, Option<Placement>),
+    /// Sets the least size of a volume's writes by reference.
+    DirectMin(VolId, DirectMin),
     /// Sets the weight of a physical volume. The number selects it in the list.
     Weight(u64, u32),
     /// Begins to rebalance the pool, or stops that.
@@ -345,6 +349,7 @@ impl Op {
             | Op::Relocate(vol)
             | Op::Order(vol, _)
             | Op::VolumePlacement(vol, _)
+            | Op::DirectMin(vol, _)
             | Op::Flatten(vol, _)
             | Op::Policy(vol, ..)
             | Op::CancelImport(vol)
@@ -430,6 +435,8 @@ pub struct Plan {
     pub by_chunk: bool,
     /// Whether physical volumes that are added may be dedicated.
     pub dedicates: bool,
+    /// Whether volumes get least sizes of writes by reference of their own.
+    pub own_direct: bool,
 }
 
 pub(crate) const KIB: u64 = 1 << 10;
@@ -482,6 +489,7 @@ impl Plan {
             makes_zeros: false,
             by_chunk: false,
             dedicates: false,
+            own_direct: false,
         }
     }
 
@@ -555,6 +563,7 @@ impl Plan {
             makes_zeros: false,
             by_chunk: false,
             dedicates: false,
+            own_direct: false,
         }
     }
 

@@ -144,6 +144,36 @@ fn a_pool_is_spread_over_its_physical_volumes() {
 }
 
 #[test]
+fn volumes_have_least_sizes_of_direct_writes() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = Server::start(dir.path());
+    let made = server.json(&["volume", "create", "db", "--size", "64M", "--chunk", "4K", "--direct", "4K"]);
+    assert_eq!(made["direct_min"], 4096);
+    server.ok(&["volume", "create", "other", "--size", "64M"]);
+    assert_eq!(server.json(&["volume", "show", "other"])["direct_min"], Value::Null);
+    assert!(server.ok(&["volume", "show", "other"]).contains("as the pool"));
+    let said = server.ok(&["volume", "set", "other", "--direct", "off"]);
+    assert!(said.contains("no direct writes"), "{said}");
+    let table = server.ok(&["volume", "list", "-o", "name,direct"]);
+    assert!(table.contains("db     4 KiB\nother  off"), "{table}");
+    server.ok(&["snapshot", "create", "db@s"]);
+    server.ok(&["clone", "create", "db@s", "copy"]);
+    assert_eq!(server.json(&["volume", "show", "copy"])["direct_min"], 4096);
+    server.ok(&["volume", "set", "db", "--direct", "pool"]);
+    assert_eq!(server.json(&["volume", "show", "db"])["direct_min"], Value::Null);
+    let said = server.ok(&["volume", "set", "db", "--direct", "1M"]);
+    assert!(said.contains("direct from 1 MiB"), "{said}");
+    for refused in [
+        &["volume", "set", "db", "--direct", "512"][..],
+        &["volume", "create", "no", "--size", "1M", "--direct", "32M"],
+    ] {
+        let (code, text) = server.fails(refused);
+        assert!(code > 0 && text.contains("from 4 KiB to 16 MiB"), "{code} {text}");
+    }
+    assert!(server.ok(&["volume", "list", "-o", "name"]).lines().all(|line| line.trim() != "no"));
+}
+
+#[test]
 fn volumes_have_placements_and_disks_have_weights() {
     let dir = tempfile::tempdir().unwrap();
     let server = Server::start(dir.path());

@@ -15,7 +15,7 @@ use crate::error::{Result, conflict, not_found};
 use crate::generation::Generation;
 use crate::ids::{BranchId, Chunk, Epoch, VolumeId};
 use crate::info::VolumeInfo;
-use crate::settings::{LONG_DISCARD, Method, Order, Placement, SnapshotPolicy};
+use crate::settings::{DirectMin, LONG_DISCARD, Method, Order, Placement, SnapshotPolicy};
 use crate::staging::Staging;
 use crate::throttle::Debt;
 use counters::{PreserveCounters, VolumeCounters};
@@ -369,6 +369,8 @@ pub(crate) struct VolumeState {
     /// The pool time at which the volume was moved to the trash; 0: it is in use.
     pub(crate) trashed: u64,
     pub(crate) labels: RwLock<Labels>,
+    /// [`DirectMin::code`] of the least size of a write by reference.
+    pub(super) direct_min: AtomicU64,
     /// The volume takes writes of an import only. It is a copy for the path of writes.
     pub(crate) importing: AtomicBool,
     /// The number of the import that may write, or 0 if none may: see
@@ -398,6 +400,7 @@ impl VolumeState {
             import: RwLock::default(),
             trashed: 0,
             labels: RwLock::default(),
+            direct_min: AtomicU64::default(),
             importing: AtomicBool::new(false),
             lease: AtomicU64::new(0),
             counters: Arc::default(),
@@ -426,7 +429,16 @@ impl VolumeState {
             import: *self.import.read(),
             trashed: self.trashed,
             labels: self.labels.read().clone(),
+            direct_min: self.direct_min(),
         }
+    }
+
+    pub(crate) fn direct_min(&self) -> DirectMin {
+        DirectMin::from_code(self.direct_min.load(Ordering::Relaxed)).unwrap_or_default()
+    }
+
+    pub(crate) fn set_direct_min(&self, direct_min: DirectMin) {
+        self.direct_min.store(direct_min.code(), Ordering::Relaxed);
     }
 
     pub(crate) fn set_import(&self, import: Option<ImportRecord>) {
@@ -464,6 +476,7 @@ impl VolumeState {
             order: self.line.branch.order(),
             dedicated_pv: self.line.branch.area.dedicated(),
             placement: self.line.branch.placement(),
+            direct_min: self.direct_min(),
             policy: *self.policy.read(),
             image: match self.line.external_base() {
                 Some(ExternalBase::Image(image)) => Some(image.record.path.clone()),

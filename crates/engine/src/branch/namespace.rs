@@ -211,6 +211,7 @@ impl Namespace {
             import: RwLock::new(record.import),
             trashed: record.trashed,
             labels: RwLock::new(record.labels),
+            direct_min: AtomicU64::new(record.direct_min.code()),
             importing: AtomicBool::new(record.import.is_some()),
             lease: AtomicU64::new(0),
             counters,

@@ -32,6 +32,9 @@ pub(crate) const DEDICATED: u64 = 1024;
 /// Volumes may have a placement of their own, and physical volumes a weight. The bit is set before
 /// the first of them.
 pub(crate) const OWN_PLACEMENTS: u64 = 2048;
+/// Volumes may have a least size of writes by reference of their own. The bit is set before the
+/// first of them.
+pub(crate) const OWN_DIRECT: u64 = 4096;
 
 /// How a feature is enabled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,7 +60,7 @@ pub(crate) struct Feature {
 }
 
 /// All bits that have a meaning, in ascending order.
-pub(crate) const FEATURES: [Feature; 12] = [
+pub(crate) const FEATURES: [Feature; 13] = [
     Feature {
         bit: REFERENCES,
         name: "references",
@@ -130,6 +133,12 @@ pub(crate) const FEATURES: [Feature; 12] = [
         about: "Volumes may have a placement of their own, and physical volumes a weight.",
         standing: Standing::Internal,
     },
+    Feature {
+        bit: OWN_DIRECT,
+        name: "own-direct",
+        about: "Volumes may have a least size of writes by reference of their own.",
+        standing: Standing::Internal,
+    },
 ];
 
 /// The bits of the features that this build can handle.
@@ -192,6 +201,7 @@ mod tests {
                 (512, "placements"),
                 (1024, "dedicated"),
                 (2048, "own-placements"),
+                (4096, "own-direct"),
             ]
         );
         assert!(FEATURES.iter().all(|f| f.bit.is_power_of_two() && f.about.ends_with('.')));
@@ -209,6 +219,7 @@ mod tests {
                 | PLACEMENTS
                 | DEDICATED
                 | OWN_PLACEMENTS
+                | OWN_DIRECT
         );
     }
 

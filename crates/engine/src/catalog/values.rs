@@ -4,7 +4,9 @@ use super::page::{Entry, Slot};
 use crate::area::Area;
 use crate::codec::{Reader, Writer, crc32c};
 use crate::ids::{BranchId, Epoch, Lsn, VolumeId};
-use crate::settings::{FULL_WEIGHT, MAX_WEIGHT, Method, Order, Placement, SnapAware, SnapshotPolicy};
+use crate::settings::{
+    DirectMin, FULL_WEIGHT, MAX_WEIGHT, Method, Order, Placement, SnapAware, SnapshotPolicy,
+};
 use std::collections::BTreeMap;
 use uuid::Uuid;
 
@@ -164,6 +166,7 @@ pub(crate) struct VolumeRecord {
     /// volume in the trash is free.
     pub(crate) trashed: u64,
     pub(crate) labels: Labels,
+    pub(crate) direct_min: DirectMin,
 }
 
 impl VolumeRecord {
@@ -182,6 +185,7 @@ impl VolumeRecord {
             import: None,
             trashed: 0,
             labels: Labels::new(),
+            direct_min: DirectMin::OfPool,
         }
     }
 }
@@ -211,11 +215,16 @@ pub(crate) fn decode_import(r: &mut Reader<'_>) -> Option<Option<ImportRecord>> 
     }
 }
 
-/// Version 1 had neither policy nor import, version 2 neither trash nor labels. The oldest version
-/// that can express the record is written, but never version 1.
+/// Version 1 had neither policy nor import, version 2 neither trash nor labels, version 3 no least
+/// size of writes by reference. The oldest version that can express the record is written, but
+/// never version 1.
 impl Value for VolumeRecord {
     fn encode(&self) -> Vec<u8> {
-        let version = if self.trashed == 0 && self.labels.is_empty() { 2 } else { 3 };
+        let version = match self.direct_min {
+            DirectMin::OfPool if self.trashed == 0 && self.labels.is_empty() => 2,
+            DirectMin::OfPool => 3,
+            _ => 4,
+        };
         seal(version, |w| {
             w.uuid(&self.uuid).string(&self.name).u64(self.size).u32(self.block_size);
             w.u8(self.read_only as u8).u64(self.created).u64(self.branch.0);
@@ -225,10 +234,13 @@ impl Value for VolumeRecord {
                 w.u64(self.trashed);
                 encode_labels(w, &self.labels);
             }
+            if version >= 4 {
+                w.u64(self.direct_min.code());
+            }
         })
     }
     fn decode(bytes: &[u8]) -> Option<Self> {
-        let known = [3, 2, 1].into_iter();
+        let known = [4, 3, 2, 1].into_iter();
         let (mut r, version) = known.filter_map(|v| Some((unseal(bytes, v)?, v))).next()?;
         let (uuid, name, of) = (r.uuid()?, r.string()?, (r.u64()?, r.u32()?));
         let (read_only, created) = (r.u8()? != 0, r.u64()?);
@@ -240,6 +252,9 @@ impl Value for VolumeRecord {
         }
         if version >= 3 {
             (value.trashed, value.labels) = (r.u64()?, decode_labels(&mut r)?);
+        }
+        if version >= 4 {
+            value.direct_min = DirectMin::from_code(r.u64()?)?;
         }
         r.end(value)
     }

@@ -108,6 +108,7 @@ operations! {
         5 => DeleteVolume,
         13, at a moment 43 => CloneVolume,
         30 => CreateOver,
+        66 => SetDirectMin,
     }
     rollback {
         14, at a moment 44 => RollBack,

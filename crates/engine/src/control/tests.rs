@@ -5,7 +5,8 @@ use crate::area::Area;
 use crate::catalog::{Frozen, ImageRecord, ImportRecord, Labels, SnapshotRecord, VolumeRecord};
 use crate::ids::{BranchId, Epoch, Lsn, VolumeId};
 use crate::settings::{
-    AnchorPolicy, CdpSettings, Compression, Encoding, Method, Order, Retention, SnapAware, SnapshotPolicy,
+    AnchorPolicy, CdpSettings, Compression, DirectMin, Encoding, Method, Order, Retention, SnapAware,
+    SnapshotPolicy,
 };
 use uuid::Uuid;
 
@@ -55,7 +56,11 @@ fn add_pv(path: &str) -> Control {
     AddPv { pv: 3, uuid, path: path.into(), extents: 12, dedicated: false }.into()
 }
 
-fn every_kind() -> [Control; 38] {
+fn set_import(from: Uuid, to: Uuid) -> Control {
+    SetImport { id: VolumeId(1), import: Some(ImportRecord { from, to, position: 65536 }) }.into()
+}
+
+fn every_kind() -> [Control; 40] {
     let base = Frozen { branch: BranchId(2), epoch: Epoch(9) };
     let moment = Frozen { epoch: Epoch::NONE, ..base };
     let image = ImageRecord { path: "/i".into(), len: 1000, modified: 77, shown: 900 };
@@ -81,6 +86,8 @@ fn every_kind() -> [Control; 38] {
         SetVolumePlacement { id: VolumeId(1), placement: None }.into(),
         SetVolumePlacement { id: VolumeId(1), placement: Some(Placement::Share) }.into(),
         SetWeight { pv: 3, weight: 50 }.into(),
+        SetDirectMin { id: VolumeId(1), direct_min: DirectMin::Bytes(4096) }.into(),
+        SetDirectMin { id: VolumeId(1), direct_min: DirectMin::Never }.into(),
         CreateSnapshots { snapshots: vec![(SnapshotId(5), snapshot(2)), (SnapshotId(6), snapshot(3))] }
             .into(),
         DeleteSnapshots { ids: vec![SnapshotId(5), SnapshotId(6)] }.into(),
@@ -94,15 +101,7 @@ fn every_kind() -> [Control; 38] {
             .into(),
         CreateOver { id: VolumeId(8), chunk_log2: 12, image, volume: volume(), area: Area::Common }.into(),
         SetFill { branches: vec![BranchId(3), BranchId(4)], rate: Some(9) }.into(),
-        SetImport {
-            id: VolumeId(1),
-            import: Some(ImportRecord {
-                from: Uuid::from_bytes([1; 16]),
-                to: Uuid::from_bytes([2; 16]),
-                position: 65536,
-            }),
-        }
-        .into(),
+        set_import(Uuid::from_bytes([1; 16]), Uuid::from_bytes([2; 16])),
         SetCdp { id: VolumeId(1), settings: Some(settings()) }.into(),
         SetCdp { id: VolumeId(1), settings: None }.into(),
         AddMark { volume: VolumeId(1), name: "here".into() }.into(),
@@ -146,6 +145,8 @@ fn golden_bytes() {
         "40010000000000000000000000000000",
         "40010000000000000001020000000000",
         "41030000003200000000000000000000",
+        "420100000000000000001000000000000000000000000000",
+        "420100000000000000ffffffffffffffff00000000000000",
         "0a02000500000000000000540001050505050505050505050505050505050100730100000000000000020000000000000009000000000000400000000000020000630000000000000000000000000000000000000000000000000000000f7e1faf060000000000000054000105050505050505050505050505050505010073010000000000000003000000000000000900000000000040000000000002000063000000000000000000000000000000000000000000000000000000a58a710b00",
         "0b0200050000000000000006000000000000000000000000",
         "0c050000000000000001007800000000",

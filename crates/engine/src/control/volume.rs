@@ -4,6 +4,7 @@ use super::{FollowUp, HistoryChange, Operation, Preparation, put_area, put_at, t
 use crate::area::Area;
 use crate::branch::namespace::Namespace;
 use crate::branch::{DiscardRange, VolumeState};
+use crate::catalog::features::OWN_DIRECT;
 use crate::catalog::{
     BaseRecord, BranchRecord, Event, Frozen, ImageRecord, Txn, VolumeRecord, decode_method, encode_method,
 };
@@ -11,7 +12,7 @@ use crate::codec::{Reader, Writer};
 use crate::core::Core;
 use crate::error::{Result, corrupt};
 use crate::ids::{Epoch, Lsn, SnapshotId, VolumeId};
-use crate::settings::{Method, Placement};
+use crate::settings::{DirectMin, Method, Placement};
 use crate::staging::Range;
 use std::sync::atomic::Ordering;
 
@@ -330,6 +331,37 @@ impl Operation for SetReadOnly {
 
     fn store(&self, txn: &mut Txn<'_>) -> Result<()> {
         txn.change_volume(self.id, |v| v.read_only = self.read_only)
+    }
+}
+
+/// Sets the least size of a volume's writes by reference.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct SetDirectMin {
+    pub(crate) id: VolumeId,
+    pub(crate) direct_min: DirectMin,
+}
+
+impl Operation for SetDirectMin {
+    fn put(&self, w: &mut Writer) {
+        w.u8(Self::KIND).u64(self.id).u64(self.direct_min.code());
+    }
+
+    fn take(r: &mut Reader<'_>) -> Option<Self> {
+        Some(SetDirectMin { id: r.u64()?, direct_min: DirectMin::from_code(r.u64()?)? })
+    }
+
+    fn shares_commit(&self) -> bool {
+        true
+    }
+
+    fn apply(&self, names: &mut Namespace, _lsn: Lsn, _time: u64) -> Result<()> {
+        names.on_volume(self.id, |v| v.set_direct_min(self.direct_min));
+        Ok(())
+    }
+
+    fn store(&self, txn: &mut Txn<'_>) -> Result<()> {
+        txn.change_superblock(|s| s.features |= OWN_DIRECT)?;
+        txn.change_volume(self.id, |v| v.direct_min = self.direct_min)
     }
 }
 

@@ -47,10 +47,9 @@ struct Wanted {
 const PAUSE: u64 = 1_000_000_000;
 
 impl Core {
-    /// Returns whether the pool may write by reference: the option is set, and the pool has the
-    /// feature.
-    pub(crate) fn writes_by_reference(&self) -> bool {
-        self.options.direct_min.is_some() && self.has_feature(crate::catalog::features::REFERENCES)
+    /// Returns whether the pool has the feature that writes by reference need.
+    pub(crate) fn may_write_by_reference(&self) -> bool {
+        self.has_feature(crate::catalog::features::REFERENCES)
     }
 
     /// Returns whether the place of a branch's slots depends on the chunks. Nothing is written by
@@ -116,7 +115,7 @@ impl Destager {
             self.recall_all(state)?;
         }
         self.core.positions.placed_by_chunk.store(by_chunk, Ordering::Relaxed);
-        if !self.core.writes_by_reference() || !state.allocator.is_clean() {
+        if !self.core.may_write_by_reference() || !state.allocator.is_clean() {
             return Ok(());
         }
         let areas = self.core.space.areas().into_iter();

@@ -13,7 +13,7 @@ pub(crate) mod timeline;
 use crate::disk::SyncPurpose;
 use crate::health::Health;
 use crate::ids::{BranchId, Epoch, Lsn};
-use crate::settings::{CachePolicy, Method, Order, Placement, PoolConfig, SnapshotPolicy};
+use crate::settings::{CachePolicy, DirectMin, Method, Order, Placement, PoolConfig, SnapshotPolicy};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
@@ -48,6 +48,8 @@ pub struct VolumeInfo {
     pub dedicated_pv: Option<u32>,
     /// The placement of the volume's new slots; `None`: that of the pool.
     pub placement: Option<Placement>,
+    /// The least size of the volume's writes by reference.
+    pub direct_min: DirectMin,
     /// The policy for the space of the volume's snapshots.
     pub policy: SnapshotPolicy,
     /// The path of the image that the volume rests on, directly or through snapshots.

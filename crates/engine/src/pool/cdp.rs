@@ -120,7 +120,7 @@ impl Pool {
         let created = self.core.world.clock.now();
         self.destager.submit_with(|names| {
             let mut controls = Vec::new();
-            for (n, ((state, line, point), (_, name))) in held.iter().zip(wanted).enumerate() {
+            for (n, ((state, line, point), (parent, name))) in held.iter().zip(wanted).enumerate() {
                 if names.by_name.contains_key(*name) || wanted[..n].iter().any(|(_, other)| other == name) {
                     return Err(conflict(format!("create volume {name}: the name is taken")));
                 }
@@ -128,7 +128,8 @@ impl Pool {
                 let id = names.next_id + 2 * n as u64;
                 let of = (point.size, state.block_size);
                 let record = VolumeRecord::new(uuids[n], name, of, BranchId(id + 1));
-                let volume = VolumeRecord { created, ..record };
+                let volume =
+                    VolumeRecord { created, direct_min: names.volume(parent)?.direct_min(), ..record };
                 let branch = &line.branch;
                 let clone = CloneVolume {
                     id: VolumeId(id),

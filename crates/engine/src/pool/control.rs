@@ -6,11 +6,11 @@ use super::trash::check_unused;
 use crate::area::Area;
 use crate::branch::namespace::{Namespace, check_deletable, check_name, check_size};
 use crate::branch::{Branch, VolumeState};
-use crate::catalog::features::{DEDICATED, OWN_PLACEMENTS, PLACEMENTS};
+use crate::catalog::features::{DEDICATED, OWN_DIRECT, OWN_PLACEMENTS, PLACEMENTS};
 use crate::catalog::{ImageRecord, PvRecord, VolumeRecord, is_later};
 use crate::control::{
     AddPv, Control, CreateOver, CreateVolume, DeleteVolume, RemovePv, RenameVolume, ResizeVolume,
-    SetDraining, SetPlacement, SetPolicy, SetReadOnly, SetVolumePlacement, SetWeight,
+    SetDirectMin, SetDraining, SetPlacement, SetPolicy, SetReadOnly, SetVolumePlacement, SetWeight,
 };
 use crate::disk::{Dir, SyncPurpose};
 use crate::error::{Error, ErrorKind, Result, conflict, invalid, no_space};
@@ -18,7 +18,7 @@ use crate::ids::{BranchId, Lsn, VolumeId};
 use crate::info::VolumeInfo;
 use crate::info::pv::{DedicatedSpace, PvInfo};
 use crate::settings::{
-    DEFAULT_CHUNK_SIZE, MAX_WEIGHT, NewVolume, Placement, PoolConfig, PvSpec, SnapshotPolicy,
+    DEFAULT_CHUNK_SIZE, DirectMin, MAX_WEIGHT, NewVolume, Placement, PoolConfig, PvSpec, SnapshotPolicy,
 };
 use crate::shortage::Task;
 use crate::space::label::Label;
@@ -145,6 +145,23 @@ impl Pool {
         }
         self.destager
             .submit(|names| Ok(SetVolumePlacement { id: names.volume(name)?.id, placement }.into()))?;
+        self.volume(name)
+    }
+
+    /// Sets the least size of a volume's writes by reference, from the next write on. A rollback
+    /// keeps it, and clones inherit it. Returns [`ErrorKind::Invalid`] for a size that is not one
+    /// of [`crate::settings::DIRECT_SIZES`].
+    pub fn set_volume_direct_min(&self, name: &str, direct_min: DirectMin) -> Result<VolumeInfo> {
+        direct_min.check()?;
+        let now = self.volume(name)?;
+        if now.direct_min == direct_min {
+            return Ok(now);
+        }
+        // Older builds would know neither the record nor the operation.
+        if !self.core.has_feature(OWN_DIRECT) {
+            self.destager.enable_bare(OWN_DIRECT)?;
+        }
+        self.destager.submit(|names| Ok(SetDirectMin { id: names.volume(name)?.id, direct_min }.into()))?;
         self.volume(name)
     }
 

@@ -52,9 +52,9 @@ pub use crate::info::{
 };
 pub use crate::journal::loss::JOURNAL_DAMAGED;
 pub use crate::settings::{
-    CachePolicy, DEFAULT_CHUNK_SIZE, FULL_WEIGHT, GrowSpec, LayoutShape, LayoutSpec, MAX_VOLUME_SIZE,
-    MAX_WEIGHT, Method, NewVolume, Order, Placement, PoolConfig, PoolOptions, PvSpec, SnapAware,
-    SnapshotPolicy,
+    CachePolicy, DEFAULT_CHUNK_SIZE, DIRECT_SIZES, DirectMin, FULL_WEIGHT, GrowSpec, LayoutShape, LayoutSpec,
+    MAX_VOLUME_SIZE, MAX_WEIGHT, Method, NewVolume, Order, Placement, PoolConfig, PoolOptions, PvSpec,
+    SnapAware, SnapshotPolicy,
 };
 pub use expiry::Undo;
 pub use reidentify::{REIDENTIFYING, Reidentification};

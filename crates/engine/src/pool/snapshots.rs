@@ -225,12 +225,13 @@ impl Pool {
             if names.by_name.contains_key(new_name) {
                 return Err(conflict(format!("create volume {new_name}: the name is taken")));
             }
-            let origin = &names.snapshot(names.volume(volume)?, snapshot)?.state;
+            let parent = names.volume(volume)?;
+            let origin = &names.snapshot(parent, snapshot)?.state;
             check_depth(&origin.line)?;
             let branch = &origin.line.branch;
             let of = (origin.size.load(Ordering::Acquire), origin.block_size);
             let record = VolumeRecord::new(identity, new_name, of, BranchId(names.next_id + 1));
-            let clone = VolumeRecord { created, ..record };
+            let clone = VolumeRecord { created, direct_min: parent.direct_min(), ..record };
             Ok(CloneVolume {
                 id: VolumeId(names.next_id),
                 chunk_log2: branch.chunk_log2,

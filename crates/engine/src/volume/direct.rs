@@ -10,7 +10,7 @@ use crate::ids::Epoch;
 use crate::journal::Record;
 use crate::journal::record::{Kind, PieceCrcs};
 use crate::journal::reference::{CHUNK_LOG2, Reference, SlotRun, sums_of};
-use crate::settings::Method;
+use crate::settings::{DirectMin, Method};
 use crate::space::lent::TakenRuns;
 use crate::space::reservations::full;
 use bytes::Bytes;
@@ -86,10 +86,14 @@ impl Volume {
     /// to and not in place, or a disk failed.
     pub(super) fn write_direct(&self, offset: u64, data: &Bytes, fua: bool) -> Option<Direct> {
         let (core, branch) = (&self.core, self.branch());
-        let min = core.options.direct_min?;
+        let min = match self.state.direct_min() {
+            DirectMin::OfPool => core.options.direct_min?,
+            DirectMin::Never => return None,
+            DirectMin::Bytes(bytes) => bytes,
+        };
         let len = data.len() as u64;
         if len < min.max(1 << branch.chunk_log2)
-            || !core.writes_by_reference()
+            || !core.may_write_by_reference()
             || core.places_by_chunk(branch)
         {
             return None;

@@ -325,6 +325,13 @@ fn place_volume(app: &App, name: &str, wanted: &PatchPlacement) -> Result<Volume
     Ok(info)
 }
 
+fn set_direct_min(app: &App, name: &str, wanted: Option<u64>) -> Result<VolumeInfo, ApiError> {
+    let info = app.pool.set_volume_direct_min(name, convert::direct_min(wanted))?;
+    let direct = wanted.map_or_else(|| "pool".to_owned(), |bytes| bytes.to_string());
+    tracing::info!(event = "volume.changed", volume = name, direct, "volume changed");
+    Ok(info)
+}
+
 /// Creates a volume.
 #[utoipa::path(post, path = "/volumes", request_body = CreateVolume, responses((status = CREATED, body = Volume), (status = "default", body = ErrorBody)))]
 async fn create_volume(
@@ -360,6 +367,10 @@ async fn create_volume(
         let undo = |_: &hindcast_engine::Error| drop(app.pool.delete_volume(&wanted.name, false));
         if placement.is_some() {
             info = app.pool.set_volume_placement(&info.name, placement).inspect_err(undo)?;
+        }
+        if new.direct_min.is_some() {
+            let own = convert::direct_min(new.direct_min);
+            info = app.pool.set_volume_direct_min(&info.name, own).inspect_err(undo)?;
         }
         if history.is_some() {
             info = app.pool.set_cdp(&info.name, history).inspect_err(undo)?;
@@ -398,9 +409,9 @@ async fn volume_stats(
 
 /// Changes a volume.
 ///
-/// The server makes the changes in this order: `read_only`, `method`, `order`, snapshot policy,
-/// history, `nbd`, labels, `size`, `name`. If a change fails, the request ends. The changes before
-/// it stay.
+/// The server makes the changes in this order: `read_only`, `method`, `order`, `placement`,
+/// `direct`, snapshot policy, history, `nbd`, labels, `size`, `name`. If a change fails, the
+/// request ends. The changes before it stay.
 #[utoipa::path(patch, path = "/volumes/{name}", params(("name" = String, Path)), request_body = PatchVolume, responses((status = OK, body = Volume), (status = "default", body = ErrorBody)))]
 async fn patch_volume(
     State(app): Shared,
@@ -426,6 +437,9 @@ async fn patch_volume(
         }
         if let Some(wanted) = &patch.placement {
             info = place_volume(app, &name, wanted)?;
+        }
+        if let Some(wanted) = patch.direct {
+            info = set_direct_min(app, &name, wanted.min)?;
         }
         if patch.snapshot_reserve.is_some() || patch.auto_delete.is_some() {
             let old = info.policy;

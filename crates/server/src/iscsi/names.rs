@@ -116,6 +116,7 @@ mod tests {
         VolumeInfo {
             dedicated_pv: None,
             placement: None,
+            direct_min: Default::default(),
             image: None,
             name: name.into(),
             uuid: Uuid::from_bytes([0xab; 16]),

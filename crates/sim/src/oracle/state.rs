@@ -5,7 +5,7 @@ use super::content::Content;
 use super::lines::Lines;
 use super::{FoundVolume, SECTOR};
 use hindcast_engine::cdp::CdpSettings;
-use hindcast_engine::pool::{Method, Order, Placement};
+use hindcast_engine::pool::{DirectMin, Method, Order, Placement};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -69,6 +69,7 @@ pub(crate) struct Manner {
     pub(crate) order: Option<Order>,
     pub(crate) cdp: Option<Option<CdpSettings>>,
     pub(crate) placement: Option<Option<Placement>>,
+    pub(crate) direct_min: Option<DirectMin>,
 }
 
 impl Manner {
@@ -77,6 +78,7 @@ impl Manner {
         self.order = said.order.or(self.order);
         self.cdp = said.cdp.or(self.cdp);
         self.placement = said.placement.or(self.placement);
+        self.direct_min = said.direct_min.or(self.direct_min);
     }
 
     fn agrees(&self, found: &Manner) -> bool {

@@ -3,7 +3,7 @@
 
 use super::{KIB, discard, freeze, look, volume, write, write_to};
 use crate::workload::{Crash, Op};
-use hindcast_engine::pool::Placement;
+use hindcast_engine::pool::{DirectMin, Placement};
 
 /// A volume whose next writes find lent slots.
 fn begin(more: Vec<Op>) -> Vec<Op> {
@@ -197,4 +197,36 @@ pub(super) fn drain() -> Vec<Op> {
         write(0, 64 * KIB, true),
         Op::Drain,
     ])
+}
+
+/// Volumes have least sizes of their own. A rollback keeps the size, a clone inherits it, and a
+/// volume in the trash keeps it.
+pub(super) fn own_size() -> Vec<Op> {
+    vec![
+        volume("a", 256 * KIB, 4 * KIB, 512),
+        volume("b", 256 * KIB, 4 * KIB, 512),
+        write(0, 32 * KIB, false),
+        Op::Drain,
+        Op::DirectMin(1, DirectMin::Bytes(4 * KIB)),
+        Op::DirectMin(2, DirectMin::Never),
+        write(64 * KIB, 16 * KIB, false),
+        write_to(2, 0, 64 * KIB),
+        write(64 * KIB, 4 * KIB, false),
+        Op::Flush(1),
+        Op::Drain,
+        freeze(1, "s"),
+        write(0, 16 * KIB, false),
+        write(4 * KIB, 4 * KIB, false),
+        Op::Clone(1, "c".into()),
+        write_to(3, 0, 16 * KIB),
+        Op::RollBack { snap: 1, undo: "u".into(), force: true },
+        write(8 * KIB, 16 * KIB, false),
+        Op::Settle,
+        Op::DirectMin(2, DirectMin::OfPool),
+        Op::DirectMin(1, DirectMin::Bytes(64 * KIB)),
+        write(16 * KIB, 32 * KIB, false),
+        write_to(2, 16 * KIB, 64 * KIB),
+        Op::LabelVolume(1, "k".into(), Some("v".into())),
+        Op::Drain,
+    ]
 }

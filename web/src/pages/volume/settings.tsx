@@ -83,6 +83,7 @@ function GeneralCard({ volume }: { volume: Volume }) {
             ['Chunk', bytes(volume.chunk_size)],
             ['Created', <Time key="created" at={volume.created} />],
             ['Placed', placed(volume)],
+            ['Direct writes', direct(volume)],
             [
               'Labels',
               Object.keys(volume.labels ?? {}).length > 0 ? (
@@ -97,6 +98,12 @@ function GeneralCard({ volume }: { volume: Volume }) {
       </div>
     </Card>
   );
+}
+
+/** Which writes go to their places without a copy in the journal. */
+function direct({ direct_min }: Volume): string {
+  if (direct_min == null) return 'as the pool';
+  return direct_min === 0 ? 'none' : `from ${bytes(direct_min)}`;
 }
 
 function placed({ on, placement }: Volume): string {

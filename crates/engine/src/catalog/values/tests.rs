@@ -37,6 +37,7 @@ fn a_volume_of_format_1_has_the_default_policy() {
         import: None,
         trashed: 0,
         labels: Labels::new(),
+        direct_min: DirectMin::OfPool,
     };
     assert_eq!(VolumeRecord::decode(&bytes(hex)), Some(expected));
 }
@@ -106,6 +107,29 @@ fn golden_bytes_of_volumes_with_labels_and_in_the_trash() {
 }
 
 #[test]
+fn golden_bytes_of_volumes_with_a_least_size_of_their_own() {
+    let plain = VolumeRecord::new(Uuid::from_bytes([3; 16]), "db", (1 << 30, 512), BranchId(4));
+    golden(
+        VolumeRecord { direct_min: DirectMin::Bytes(4096), ..plain.clone() },
+        "04030303030303030303030303030303030200646200000040000000000002000000000000000000000004000000000000000a000000000000000000000000001000000000000049a1b558",
+    );
+    golden(
+        VolumeRecord { direct_min: DirectMin::Never, trashed: 77, ..plain },
+        "04030303030303030303030303030303030200646200000040000000000002000000000000000000000004000000000000000a00004d000000000000000000ffffffffffffffffaea8509d",
+    );
+}
+
+/// A size that this build does not know is damage, not another size.
+#[test]
+fn a_least_size_out_of_range_is_refused() {
+    let plain = VolumeRecord::new(Uuid::from_bytes([3; 16]), "db", (1 << 30, 512), BranchId(4));
+    for bytes in [1, 4095, (16 << 20) + 1, u64::MAX - 1] {
+        let record = VolumeRecord { direct_min: DirectMin::Bytes(bytes), ..plain.clone() };
+        assert_eq!(VolumeRecord::decode(&record.encode()), None, "{bytes}");
+    }
+}
+
+#[test]
 fn golden_bytes_of_volumes() {
     golden(
         VolumeRecord {
@@ -124,6 +148,7 @@ fn golden_bytes_of_volumes() {
             }),
             trashed: 0,
             labels: Labels::new(),
+            direct_min: DirectMin::OfPool,
         },
         "0203030303030303030303030303030303020064620000004000000000000200000007000000000000000400000000000000140101080808080808080808080808080808080909090909090909090909090909090900100000000000008942f335",
     );
