@@ -303,13 +303,14 @@ impl Hindcast {
         })
     }
 
-    /// Starts the server, and creates one volume, `bench`, of `size` bytes. The URI of the server
+    /// Starts the server, and creates one volume, `bench`, of `size` bytes and with the server's
+    /// chunks (`--serve-arg=--chunk=SIZE`). The URI of the server
     /// is the volume's NBD export. If the server has an iSCSI portal, the URI is the volume's iSCSI
     /// URL.
     pub(crate) fn start_with_volume(&self, size: u64) -> Result<Server> {
         const VOLUME: &str = "bench";
         let mut server = self.start(VOLUME)?;
-        self.create_volume(VOLUME, size, 16 << 10)?;
+        self.api.create_volume(&volume(VOLUME, size)).context("create the volume")?;
         if let Some(url) = self.iscsi_url(VOLUME) {
             server.uri = url;
         }

@@ -119,6 +119,9 @@ pub(crate) struct SharedPositions {
     pub(crate) placed_by_chunk: AtomicBool,
     /// Bytes that references name which are not in place yet.
     pub(crate) referred: AtomicU64,
+    /// [`Core::most_referred`] when slots were last lent. To compute it takes locks, and each large
+    /// write needs it.
+    pub(crate) may_be_referred: AtomicU64,
     /// Bytes that were written by reference since the pool was opened.
     pub(crate) written_direct: AtomicU64,
     /// Bytes of writes, since the pool was opened, that histories recorded without a copy.

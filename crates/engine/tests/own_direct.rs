@@ -1,6 +1,7 @@
 //! Volumes with a least size of writes by reference of their own.
 #![allow(clippy::unwrap_used)] // a test may panic
 
+use hindcast_engine::device::BlockDevice as _;
 use hindcast_engine::pool::{DIRECT_SIZES, DirectMin, PoolOptions};
 use hindcast_engine::testing::{KIB, MIB, Site, assert_bytes, assert_clean, kind, write};
 use hindcast_engine::{ErrorKind, Volume};
@@ -95,4 +96,36 @@ fn sizes_out_of_range_are_refused() {
     }
     assert_eq!(kind(site.pool.set_volume_direct_min("w", DirectMin::Never)), ErrorKind::NotFound);
     assert_eq!(own(&site, "v"), DirectMin::OfPool);
+}
+
+/// Random writes of one chunk each leave holes of one chunk. A pool in which nothing else is free
+/// goes on writing by reference.
+#[test]
+fn short_holes_are_lent_to_short_writes() {
+    let site = Site::builder(64).options(PoolOptions::default()).build();
+    let (v, rest) = (site.volume("v", SIZE, 4 * KIB), site.volume("rest", 64 * MIB, 4 * KIB));
+    site.pool.set_volume_direct_min("rest", DirectMin::Never).unwrap();
+    write(&v, 0, 1, SIZE);
+    let mut filled = 0;
+    while site.pool.info().available > 2 * MIB {
+        write(&rest, filled, 2, MIB);
+        filled += MIB;
+        site.pool.drain().unwrap();
+    }
+    for at in (0..filled).step_by(8 << 10) {
+        rest.discard(at, 4 * KIB, false).unwrap();
+    }
+    site.idle();
+    assert!(!refers(&site, &v, 4 * KIB), "no write of one chunk goes by reference yet");
+    site.pool.set_volume_direct_min("v", DirectMin::Bytes(4 * KIB)).unwrap();
+    assert!(refers(&site, &v, 4 * KIB));
+    let before = site.pool.stats().direct_bytes;
+    assert!(refers(&site, &v, 4 * KIB), "and what these writes replaced is lent again");
+    assert!(site.pool.stats().direct_bytes - before > SIZE / 2);
+    for at in (0..filled).step_by(8 << 10) {
+        assert_bytes(&rest, at, 0, 4 * KIB);
+        assert_bytes(&rest, at + 4 * KIB, 2, 4 * KIB);
+    }
+    drop((v, rest));
+    assert_clean(site.kill());
 }

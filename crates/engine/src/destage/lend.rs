@@ -6,7 +6,7 @@ use crate::branch::Branch;
 use crate::core::Core;
 use crate::destage::Destager;
 use crate::error::Result;
-use crate::journal::reference::CHUNK_LOG2;
+use crate::journal::reference::{CHUNK_LOG2, SlotRun};
 use crate::settings::Placement;
 use crate::shortage::Task;
 use crate::space::lent::Demand;
@@ -19,7 +19,9 @@ const MOST_LENT: u64 = 256 << 20;
 const FIRST_LENT: u64 = 16 << 20;
 /// At most the available bytes divided by this number are lent of one slot size.
 const LENT_PARTS: u64 = 16;
-/// The shortest run that is lent, in bytes. If a slot is larger, the shortest run is one slot.
+/// The shortest run that is lent first, in bytes. If a slot is larger, the shortest run is one slot.
+/// Where there are no such runs, shorter ones are lent to writers whose writes are shorter: random
+/// writes of one slot each leave holes of one slot.
 const LEAST_RUN: u64 = 64 << 10;
 /// Time in nanoseconds after which the slots of a size that no writer wants are taken back. Empty
 /// extents of that size are closed then. The time is long because large writes after that allocate
@@ -104,6 +106,7 @@ impl Destager {
     }
 
     fn try_lend(&self, state: &mut BackgroundState) -> Result<()> {
+        self.core.positions.may_be_referred.store(self.core.most_referred(), Ordering::Relaxed);
         let by_chunk = state.allocator.places_by_chunk();
         let was_by_chunk = self.core.positions.placed_by_chunk.load(Ordering::Relaxed);
         if by_chunk && !was_by_chunk {
@@ -152,7 +155,7 @@ impl Destager {
     }
 
     fn lend_kind(&self, state: &mut BackgroundState, demand: Demand, now: u64) -> Result<()> {
-        let Demand { kind, left, wanted } = demand;
+        let Demand { kind, left, wanted, least: shortest } = demand;
         let slot_log2 = kind.log2;
         let left = left << slot_log2;
         if wanted == 0 {
@@ -179,19 +182,40 @@ impl Destager {
         if left >= most / 2 {
             return Ok(());
         }
-        let least = (LEAST_RUN >> slot_log2).max(1) as u32;
-        let mut slots = (most - left) >> slot_log2;
-        while slots >= u64::from(least) {
-            let count = u32::try_from(slots).unwrap_or(u32::MAX);
-            let lent = state.allocator.lend(&self.core.space, kind, (least, count));
-            let Some(run) = lent.map_err(|e| self.failed(state, Task::Upkeep, e))? else {
-                self.core.lent.note_exhausted(kind);
-                break;
-            };
-            slots -= u64::from(run.count);
-            self.core.lent.add(kind, vec![run]);
+        let mut runs = Vec::new();
+        let found = self.find_runs(state, kind, (most - left) >> slot_log2, shortest, &mut runs);
+        // These slots are lent, also if there was an error after them.
+        self.core.lent.add(kind, runs);
+        if !found.map_err(|e| self.failed(state, Task::Upkeep, e))? {
+            self.core.lent.note_exhausted(kind);
         }
         Ok(())
+    }
+
+    /// Lends up to `slots` slots of a kind to `runs`. Short runs are lent last, and only to writers
+    /// of which one wants as few as `shortest` slots at once. Returns whether there were as many
+    /// slots, apart from a part of a run.
+    fn find_runs(
+        &self,
+        state: &mut BackgroundState,
+        kind: SlotKind,
+        mut slots: u64,
+        shortest: u32,
+        runs: &mut Vec<SlotRun>,
+    ) -> Result<bool> {
+        let least = (LEAST_RUN >> kind.log2).max(1) as u32;
+        while slots >= u64::from(least) {
+            let count = u32::try_from(slots).unwrap_or(u32::MAX);
+            let Some(run) = state.allocator.lend(&self.core.space, kind, (least, count))? else { break };
+            slots -= u64::from(run.count);
+            runs.push(run);
+        }
+        if slots >= u64::from(least) && (1..least).contains(&shortest) {
+            let short = state.allocator.lend_scattered(&self.core.space, kind, shortest, slots)?;
+            slots -= short.iter().map(|run| u64::from(run.count)).sum::<u64>();
+            runs.extend(short);
+        }
+        Ok(slots < u64::from(least))
     }
 
     /// Takes back lent slots that no writer has taken, for which `recalls` is true: (kind, number

@@ -48,6 +48,8 @@ pub(crate) struct Allocator {
     undo: Vec<undo::Step>,
     /// Extents that stay open though they are empty: see [`Allocator::keep_open`].
     kept: lending::KeptExtents,
+    /// The last extent from which short runs were lent, by kind of its slots.
+    scattered: BTreeMap<SlotKind, ExtentId>,
     bad: bad::BadSlots,
     /// Extents of RAID-5s that have become empty: see [`Allocator::take_emptied`].
     emptied: Vec<ExtentId>,
@@ -183,6 +185,7 @@ impl Allocator {
             refused: None,
             undo: Vec::new(),
             kept: lending::KeptExtents::default(),
+            scattered: BTreeMap::new(),
             bad: bad::BadSlots::default(),
             emptied: Vec::new(),
         }

@@ -23,6 +23,8 @@ struct Class {
     slots: u64,
     /// Number of slots that writers wanted since the last look.
     wanted: u64,
+    /// The smallest number of slots that one write wanted since the last look; 0: none did.
+    least: u32,
     /// The destager could not lend as many slots as it planned after the last [`Lent::look`].
     exhausted: bool,
 }
@@ -35,6 +37,8 @@ pub(crate) struct Demand {
     pub(crate) left: u64,
     /// Number of slots that writers wanted since the last look.
     pub(crate) wanted: u64,
+    /// The smallest number of slots that one write wanted since the last look; 0: none did.
+    pub(crate) least: u32,
 }
 
 /// Slots that a writer has taken. Unless a reference to them is sequenced ([`TakenRuns::keep`]),
@@ -126,7 +130,8 @@ impl Lent {
         self.kinds().into_iter().filter_map(|kind| {
             self.with(kind, |class| {
                 class.exhausted = false;
-                Demand { kind, left: class.slots, wanted: std::mem::take(&mut class.wanted) }
+                let (wanted, least) = (std::mem::take(&mut class.wanted), std::mem::take(&mut class.least));
+                Demand { kind, left: class.slots, wanted, least }
             })
         })
     }
@@ -172,6 +177,7 @@ impl Class {
     /// Takes `count` slots: see [`Lent::take`].
     fn take(&mut self, slot_log2: u8, count: u32, refuses: impl Fn(u32) -> bool) -> Option<Vec<SlotRun>> {
         self.wanted += u64::from(count);
+        self.least = if self.least == 0 { count } else { self.least.min(count) };
         if self.slots < u64::from(count) {
             return None;
         }
@@ -195,7 +201,8 @@ impl Class {
         if missing > 0 {
             self.runs.extend(taken.iter().rev());
         }
-        self.slots = count_of(&self.runs);
+        // Single slots may be many runs, so they are not counted anew.
+        self.slots -= if missing == 0 { u64::from(count) } else { 0 };
         (missing == 0).then_some(taken)
     }
 }

@@ -111,7 +111,9 @@ impl Volume {
             max_record: core.max_record_bytes(),
         };
         let bytes = wish.direct().filter(|_| suits && core.is_streaming())?;
-        if core.positions.referred.load(Ordering::Relaxed) > core.most_referred() {
+        if core.positions.referred.load(Ordering::Relaxed)
+            > core.positions.may_be_referred.load(Ordering::Relaxed)
+        {
             // Destage comes first: the slots that the references replace become free only then.
             return None;
         }

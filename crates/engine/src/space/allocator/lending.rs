@@ -8,7 +8,7 @@
 //! Slots are lent only while the allocator has no uncommitted change. Otherwise a shortage could
 //! undo the opening of an extent that has lent slots.
 
-use super::{Allocator, ExtentId, FreeView as _, MAX_SEARCHED, Margins, get, set, undo, zeros};
+use super::{Allocator, ExtentId, FreeView as _, MAX_SEARCHED, Margins, first_zero, get, set, undo, zeros};
 use crate::area::{Area, SlotKind};
 use crate::catalog::page::Slot;
 use crate::error::{Result, corrupt};
@@ -16,6 +16,10 @@ use crate::journal::reference::SlotRun;
 use crate::space::reservations::{Space, SpaceChange};
 use crate::staging::SLOTS_END;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::{Bound, Range};
+
+/// The largest number of open extents in which one call looks for short runs.
+const MAX_SCATTERED: usize = 256;
 
 /// Extents that stay open although they are empty. If the destager gave such an extent back to the
 /// file system, and allocated it again for the next references, the file system would drop the
@@ -95,6 +99,75 @@ impl Allocator {
         Ok(None)
     }
 
+    /// Lends free places of open extents, in runs that may be short: at least `least` and together
+    /// at most `count` slots. Each call goes on behind the extent at which the last one ended, and
+    /// looks into some hundred extents. So it may lend fewer slots than there are. `space` already
+    /// has the change when this function returns.
+    pub(crate) fn lend_scattered(
+        &mut self,
+        space: &Space,
+        kind: SlotKind,
+        least: u32,
+        count: u64,
+    ) -> Result<Vec<SlotRun>> {
+        debug_assert!(self.is_clean(), "a lent slot could lie in an extent whose opening is undone");
+        let mut lent = Vec::new();
+        let mut missing = count;
+        for id in self.next_open(kind) {
+            if missing < u64::from(least) {
+                break;
+            }
+            self.scattered.insert(kind, id);
+            let holes = self.holes(id, kind, least, missing)?;
+            let slots: u32 = holes.iter().map(|hole| hole.end - hole.start).sum();
+            if slots == 0 {
+                continue;
+            }
+            if !space.try_lend(kind, slots.into()) {
+                break;
+            }
+            missing -= u64::from(slots);
+            for hole in holes {
+                let first = self.slot_at(id, hole.start, kind.log2);
+                lent.push(SlotRun { first, count: hole.end - hole.start });
+                self.set_busy(id, kind.log2, hole)?;
+            }
+        }
+        Ok(lent)
+    }
+
+    /// Returns the open extents in which the next short runs are looked for, in order.
+    fn next_open(&mut self, kind: SlotKind) -> Vec<ExtentId> {
+        let last = self.scattered.get(&kind).copied().unwrap_or_default();
+        let extent_size = self.extent_size;
+        let Some(open) = self.areas.index(kind.area).open.of(kind.log2) else { return Vec::new() };
+        let behind = (Bound::Excluded(last), Bound::Unbounded);
+        let in_turn = open.range(behind).chain(open.range(..=last));
+        in_turn.filter(|id| is_addressable(**id, extent_size)).take(MAX_SCATTERED).copied().collect()
+    }
+
+    /// Returns the runs of at least `least` free slots of an open extent, as ranges of indexes:
+    /// together at most `most` slots.
+    fn holes(&mut self, id: ExtentId, kind: SlotKind, least: u32, most: u64) -> Result<Vec<Range<u32>>> {
+        let slots = self.slots_per_extent(kind.log2);
+        let (extent, bits) = self.loaded(id)?;
+        let (mut holes, mut missing, mut from) = (Vec::new(), most, 0);
+        while missing >= u64::from(least)
+            && let Some(first) = first_zero(&bits.busy, from, slots)
+        {
+            let most = u32::try_from(missing).unwrap_or(u32::MAX);
+            let end = slots.min(first.saturating_add(most));
+            let end = (first..end).find(|bit| get(&bits.busy, *bit)).unwrap_or(end);
+            if end - first >= least {
+                missing -= u64::from(end - first);
+                holes.push(first..end);
+            }
+            from = end;
+        }
+        extent.bits = Some(bits);
+        Ok(holes)
+    }
+
     /// Opens a free extent that no promise and no margin needs.
     fn fresh_extent(&mut self, space: &Space, kind: SlotKind) -> Result<Option<ExtentId>> {
         let mut from = (0, 0);
@@ -168,7 +241,7 @@ impl Allocator {
         Ok(())
     }
 
-    fn set_busy(&mut self, id: ExtentId, slot_log2: u8, indexes: std::ops::Range<u32>) -> Result<()> {
+    fn set_busy(&mut self, id: ExtentId, slot_log2: u8, indexes: Range<u32>) -> Result<()> {
         let area = self.area(id.0);
         self.kept.forget(area.slots(slot_log2), id);
         let slots = self.slots_per_extent(slot_log2);
