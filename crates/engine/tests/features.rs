@@ -40,6 +40,7 @@ fn an_upgrade_is_for_good() {
             ("placements", FeatureState::Internal),
             ("dedicated", FeatureState::Internal),
             ("own-placements", FeatureState::Internal),
+            ("own-direct", FeatureState::Internal),
         ]
     );
     let before = pool.stats().sequenced_lsn;

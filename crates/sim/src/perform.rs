@@ -253,10 +253,11 @@ impl Run {
 
     /// Returns the parts of a write whose outcomes are certain. A part may fail before it is
     /// sequenced. If a crash followed, it would be unknown which of several parts were sequenced. A
-    /// part of more than one record may be refused after its first records were taken.
+    /// part of more than one record may be refused after its first records were taken, if physical
+    /// volumes fail. A sync that is to fail may make one fail meanwhile.
     fn certain_parts(&self, parts: &[(u64, u64)], watched: bool) -> Vec<(u64, u64)> {
         let alone = if watched || self.faults || self.failing { 1 } else { parts.len() };
-        let most = if self.failing { ONE_RECORD } else { u64::MAX };
+        let most = if self.failing || self.faults { ONE_RECORD } else { u64::MAX };
         parts.iter().take(alone).map(|(offset, len)| (*offset, *len.min(&most))).collect()
     }
 

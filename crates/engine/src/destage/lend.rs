@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::journal::reference::{CHUNK_LOG2, SlotRun};
 use crate::settings::Placement;
 use crate::shortage::Task;
-use crate::space::lent::Demand;
+use crate::space::lent::{Demand, least_run};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
@@ -19,10 +19,6 @@ const MOST_LENT: u64 = 256 << 20;
 const FIRST_LENT: u64 = 16 << 20;
 /// At most the available bytes divided by this number are lent of one slot size.
 const LENT_PARTS: u64 = 16;
-/// The shortest run that is lent first, in bytes. If a slot is larger, the shortest run is one slot.
-/// Where there are no such runs, shorter ones are lent to writers whose writes are shorter: random
-/// writes of one slot each leave holes of one slot.
-const LEAST_RUN: u64 = 64 << 10;
 /// Time in nanoseconds after which the slots of a size that no writer wants are taken back. Empty
 /// extents of that size are closed then. The time is long because large writes after that allocate
 /// new extents, which is slow. A load with a burst every few minutes must not allocate new extents
@@ -184,7 +180,9 @@ impl Destager {
         }
         let mut runs = Vec::new();
         let found = self.find_runs(state, kind, (most - left) >> slot_log2, shortest, &mut runs);
-        // These slots are lent, also if there was an error after them.
+        // Writers take the last run first. These slots are lent, also if there was an error after
+        // them.
+        runs.reverse();
         self.core.lent.add(kind, runs);
         if !found.map_err(|e| self.failed(state, Task::Upkeep, e))? {
             self.core.lent.note_exhausted(kind);
@@ -192,9 +190,10 @@ impl Destager {
         Ok(())
     }
 
-    /// Lends up to `slots` slots of a kind to `runs`. Short runs are lent last, and only to writers
-    /// of which one wants as few as `shortest` slots at once. Returns whether there were as many
-    /// slots, apart from a part of a run.
+    /// Lends up to `slots` slots of a kind to `runs`. Random writes of one slot each leave holes of
+    /// one slot. So where there are no long runs, shorter ones are lent, down to `shortest` slots:
+    /// as many as the smallest write wants at once. Returns whether there were as many slots, apart
+    /// from a part of a run.
     fn find_runs(
         &self,
         state: &mut BackgroundState,
@@ -203,7 +202,7 @@ impl Destager {
         shortest: u32,
         runs: &mut Vec<SlotRun>,
     ) -> Result<bool> {
-        let least = (LEAST_RUN >> kind.log2).max(1) as u32;
+        let least = least_run(kind.log2);
         while slots >= u64::from(least) {
             let count = u32::try_from(slots).unwrap_or(u32::MAX);
             let Some(run) = state.allocator.lend(&self.core.space, kind, (least, count))? else { break };

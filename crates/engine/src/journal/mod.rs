@@ -294,9 +294,11 @@ impl Journal {
     }
 
     /// Notes that `bytes` bytes were written to a physical volume for a reference that is about to
-    /// be sequenced. The next sync covers them.
+    /// be sequenced. The next sync covers them. A short run counts as a longer one, because an
+    /// opening after a crash may have to sync each run.
     pub(crate) fn note_referred(&self, pv: Arc<dyn ReferredDisk>, bytes: u64) {
-        self.referred_bytes.fetch_add(bytes, Ordering::Relaxed);
+        const LEAST: u64 = 16 << 10;
+        self.referred_bytes.fetch_add(bytes.max(LEAST), Ordering::Relaxed);
         self.referred.lock().insert(pv.number(), pv);
     }
 

@@ -7,6 +7,14 @@ use parking_lot::{Mutex, RwLock};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+/// The shortest run for large writes, in bytes. If a slot is larger, the shortest run is one slot.
+const LEAST_RUN: u64 = 64 << 10;
+
+/// Returns the number of slots of [`LEAST_RUN`]. Only writes of fewer slots take shorter runs.
+pub(crate) fn least_run(slot_log2: u8) -> u32 {
+    ((LEAST_RUN >> slot_log2) as u32).max(1)
+}
+
 const CLASSES: usize = (*CHUNK_LOG2.end() - *CHUNK_LOG2.start() + 1) as usize;
 
 /// Lent slots by area and size. All threads share this table. No other lock is taken while one of
@@ -17,10 +25,11 @@ pub(crate) struct Lent(RwLock<BTreeMap<Area, Arc<[Mutex<Class>; CLASSES]>>>);
 /// Lent slots of one size.
 #[derive(Default)]
 struct Class {
-    /// The runs. Writers take the last run first.
-    runs: Vec<SlotRun>,
-    /// Number of slots in `runs`.
-    slots: u64,
+    /// The runs for large writes. Writers take the last run first.
+    long: Runs,
+    /// Runs that were shorter than [`least_run`] when they were lent or given back. Small writes
+    /// take these first.
+    short: Runs,
     /// Number of slots that writers wanted since the last look.
     wanted: u64,
     /// The smallest number of slots that one write wanted since the last look; 0: none did.
@@ -29,11 +38,18 @@ struct Class {
     exhausted: bool,
 }
 
+#[derive(Default)]
+struct Runs {
+    runs: Vec<SlotRun>,
+    /// Number of slots in `runs`.
+    slots: u64,
+}
+
 /// The use of the lent slots of one size, as the destager sees it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Demand {
     pub(crate) kind: SlotKind,
-    /// Number of slots that are lent and not taken.
+    /// Number of slots that are lent and not taken, and that the writers of these writes may take.
     pub(crate) left: u64,
     /// Number of slots that writers wanted since the last look.
     pub(crate) wanted: u64,
@@ -91,10 +107,12 @@ impl Lent {
         areas.into_iter().flat_map(|area| CHUNK_LOG2.map(move |log2| area.slots(log2))).collect()
     }
 
-    /// Returns whether fewer than `count` slots are lent and not taken, and the destager may have
-    /// more to lend.
-    pub(crate) fn wants_more(&self, kind: SlotKind, count: u64) -> bool {
-        self.with(kind, |class| class.slots < count && !class.exhausted).unwrap_or(false)
+    /// Returns whether there are too few slots for four more writes of `count` slots, and the
+    /// destager may have more to lend.
+    pub(crate) fn wants_more(&self, kind: SlotKind, count: u32) -> bool {
+        let wants =
+            |class: &mut Class| class.slots_for(kind.log2, count) < 4 * u64::from(count) && !class.exhausted;
+        self.with(kind, wants).unwrap_or(false)
     }
 
     /// Notes that the destager has no more slots to lend now.
@@ -116,11 +134,11 @@ impl Lent {
 
     /// Adds slots: those that the destager lends, and those that writers give back.
     pub(crate) fn add(&self, kind: SlotKind, runs: Vec<SlotRun>) {
+        let (long, short): (Vec<_>, Vec<_>) =
+            runs.into_iter().partition(|run| run.count >= least_run(kind.log2));
         self.with(kind, |class| {
-            class.slots += count_of(&runs);
-            // The new runs go to the front, so that writers continue with the run that they have
-            // begun.
-            class.runs.splice(0..0, runs);
+            class.long.add(long);
+            class.short.add(short);
         });
     }
 
@@ -131,7 +149,8 @@ impl Lent {
             self.with(kind, |class| {
                 class.exhausted = false;
                 let (wanted, least) = (std::mem::take(&mut class.wanted), std::mem::take(&mut class.least));
-                Demand { kind, left: class.slots, wanted, least }
+                let left = class.slots_for(kind.log2, least);
+                Demand { kind, left, wanted, least }
             })
         })
     }
@@ -142,12 +161,8 @@ impl Lent {
         let mut slots = Vec::new();
         for kind in self.kinds() {
             let back = self.with(kind, |class| {
-                let runs = std::mem::take(&mut class.runs);
-                let (back, kept): (Vec<_>, Vec<_>) =
-                    runs.into_iter().partition(|run| recalls(kind, run.first.pv()));
-                class.slots = count_of(&kept);
-                class.runs = kept;
-                back
+                let of = |run: &SlotRun| recalls(kind, run.first.pv());
+                [class.long.recall(of), class.short.recall(of)].concat()
             });
             let back = back.into_iter().flatten().flat_map(|run| run.slots(kind.log2));
             slots.extend(back.map(|slot| (slot, kind.log2)));
@@ -169,41 +184,84 @@ impl Lent {
         let areas = self.0.read();
         let counted = areas.iter().filter(|(area, _)| counts(**area));
         let classes = counted.flat_map(|(_, of_area)| CHUNK_LOG2.zip(&**of_area));
-        classes.map(|(slot_log2, class)| class.lock().slots << slot_log2).sum()
+        classes.map(|(slot_log2, class)| class.lock().slots() << slot_log2).sum()
     }
 }
 
 impl Class {
+    /// Returns the number of slots of all runs.
+    fn slots(&self) -> u64 {
+        self.long.slots + self.short.slots
+    }
+
+    /// Returns the number of slots that a write of `count` slots may take.
+    fn slots_for(&self, slot_log2: u8, count: u32) -> u64 {
+        if count < least_run(slot_log2) { self.slots() } else { self.long.slots }
+    }
+
     /// Takes `count` slots: see [`Lent::take`].
     fn take(&mut self, slot_log2: u8, count: u32, refuses: impl Fn(u32) -> bool) -> Option<Vec<SlotRun>> {
         self.wanted += u64::from(count);
         self.least = if self.least == 0 { count } else { self.least.min(count) };
-        if self.slots < u64::from(count) {
+        if self.slots_for(slot_log2, count) < u64::from(count) {
             return None;
         }
         let (mut taken, mut missing) = (Vec::new(), count);
-        let mut passed = Vec::new();
-        while missing > 0
+        if count < least_run(slot_log2) {
+            taken = self.short.take(slot_log2, &mut missing, &refuses);
+        }
+        let of_short = taken.len();
+        taken.extend(self.long.take(slot_log2, &mut missing, &refuses));
+        if missing > 0 {
+            self.long.give_back(&taken[of_short..]);
+            self.short.give_back(&taken[..of_short]);
+            return None;
+        }
+        Some(taken)
+    }
+}
+
+impl Runs {
+    /// Adds runs at the front, so that writers continue with the run that they have begun.
+    fn add(&mut self, runs: Vec<SlotRun>) {
+        self.slots += count_of(&runs);
+        self.runs.splice(0..0, runs);
+    }
+
+    /// Takes up to `missing` slots, and subtracts what it takes.
+    fn take(&mut self, slot_log2: u8, missing: &mut u32, refuses: &impl Fn(u32) -> bool) -> Vec<SlotRun> {
+        let (mut taken, mut passed) = (Vec::new(), Vec::new());
+        while *missing > 0
             && let Some(run) = self.runs.pop()
         {
             if refuses(run.first.pv()) {
                 passed.push(run);
                 continue;
             }
-            let part = run.count.min(missing);
-            missing -= part;
+            let part = run.count.min(*missing);
+            *missing -= part;
+            self.slots -= u64::from(part);
             taken.push(SlotRun { first: run.first, count: part });
             if part < run.count {
                 self.runs.push(SlotRun { first: run.slot(part, slot_log2), count: run.count - part });
             }
         }
-        self.runs.extend(passed);
-        if missing > 0 {
-            self.runs.extend(taken.iter().rev());
-        }
-        // Single slots may be many runs, so they are not counted anew.
-        self.slots -= if missing == 0 { u64::from(count) } else { 0 };
-        (missing == 0).then_some(taken)
+        self.runs.extend(passed.into_iter().rev());
+        taken
+    }
+
+    /// Gives back what [`Runs::take`] has just returned.
+    fn give_back(&mut self, taken: &[SlotRun]) {
+        self.slots += count_of(taken);
+        self.runs.extend(taken.iter().rev());
+    }
+
+    /// Removes the runs for which `recalls` is true, and returns them.
+    fn recall(&mut self, recalls: impl Fn(&SlotRun) -> bool) -> Vec<SlotRun> {
+        let (back, kept): (Vec<_>, Vec<_>) = std::mem::take(&mut self.runs).into_iter().partition(recalls);
+        self.slots = count_of(&kept);
+        self.runs = kept;
+        back
     }
 }
 

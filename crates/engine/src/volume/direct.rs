@@ -123,7 +123,7 @@ impl Volume {
         let count = u32::try_from((bytes.end - bytes.start) >> branch.chunk_log2).ok()?;
         let refuses = |pv: u32| !core.pvs.held(pv).is_some_and(|pv| pv.takes_references());
         let taken = core.lent.take(branch.kind(), count, refuses);
-        if core.lent.wants_more(branch.kind(), 4 * u64::from(count)) {
+        if core.lent.wants_more(branch.kind(), count) {
             core.wake();
         }
         let taken = taken?;

@@ -8,7 +8,9 @@
 //! Slots are lent only while the allocator has no uncommitted change. Otherwise a shortage could
 //! undo the opening of an extent that has lent slots.
 
-use super::{Allocator, ExtentId, FreeView as _, MAX_SEARCHED, Margins, first_zero, get, set, undo, zeros};
+use super::{
+    Allocator, ExtentId, FreeView as _, MAX_SEARCHED, Margins, PvState, first_zero, get, set, undo, zeros,
+};
 use crate::area::{Area, SlotKind};
 use crate::catalog::page::Slot;
 use crate::error::{Result, corrupt};
@@ -82,10 +84,10 @@ impl Allocator {
     /// Finds a run of `least` to `most` free slots in an open extent: (extent, index, count).
     fn hole(&mut self, kind: SlotKind, least: u32, most: u32) -> Result<Option<(ExtentId, u32, u32)>> {
         let slots = self.slots_per_extent(kind.log2);
-        let extent_size = self.extent_size;
+        let (extent_size, pvs) = (self.extent_size, &self.pvs);
+        let lends = |id: &&ExtentId| is_addressable(**id, extent_size) && takes_references(pvs, id.0);
         let open = self.areas.index(kind.area).open.of(kind.log2).into_iter().flatten();
-        let open: Vec<ExtentId> =
-            open.filter(|id| is_addressable(**id, extent_size)).take(MAX_SEARCHED).copied().collect();
+        let open: Vec<ExtentId> = open.filter(lends).take(MAX_SEARCHED).copied().collect();
         for id in open {
             let (extent, bits) = self.loaded(id)?;
             let hole = zeros(&bits.busy, least, slots);
@@ -139,11 +141,12 @@ impl Allocator {
     /// Returns the open extents in which the next short runs are looked for, in order.
     fn next_open(&mut self, kind: SlotKind) -> Vec<ExtentId> {
         let last = self.scattered.get(&kind).copied().unwrap_or_default();
-        let extent_size = self.extent_size;
+        let (extent_size, pvs) = (self.extent_size, &self.pvs);
+        let lends = |id: &&ExtentId| is_addressable(**id, extent_size) && takes_references(pvs, id.0);
         let Some(open) = self.areas.index(kind.area).open.of(kind.log2) else { return Vec::new() };
         let behind = (Bound::Excluded(last), Bound::Unbounded);
         let in_turn = open.range(behind).chain(open.range(..=last));
-        in_turn.filter(|id| is_addressable(**id, extent_size)).take(MAX_SCATTERED).copied().collect()
+        in_turn.filter(lends).take(MAX_SCATTERED).copied().collect()
     }
 
     /// Returns the runs of at least `least` free slots of an open extent, as ranges of indexes:
@@ -176,7 +179,7 @@ impl Allocator {
             if !is_addressable(id, self.extent_size) {
                 continue;
             }
-            if !self.has_room(space, id.0, Margins::Kept) {
+            if !takes_references(&self.pvs, id.0) || !self.has_room(space, id.0, Margins::Kept) {
                 from = (id.0.saturating_add(1), 0);
                 continue;
             }
@@ -344,6 +347,12 @@ impl Allocator {
         }
         Ok((id, index))
     }
+}
+
+/// Returns whether writers may take slots on a physical volume. A RAID-5 beside it in the area has
+/// none for them.
+fn takes_references(pvs: &BTreeMap<u32, PvState>, pv: u32) -> bool {
+    pvs.get(&pv).is_some_and(|state| state.pv.takes_references())
 }
 
 /// Returns whether staging can address all slots of an extent.
