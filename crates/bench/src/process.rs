@@ -61,10 +61,10 @@ pub(crate) fn memory(pid: u32) -> Result<Memory> {
 
 /// Writes to nearly all memory of the machine that is available, and gives it back.
 ///
-/// The first write to a page of a virtual machine's memory costs its host some 3 µs, which the guest
-/// counts as its own CPU time. A server that writes to new places in a file uses new pages of the
-/// cache, and one that overwrites in place does not. Without this, the benchmark would measure for
-/// how long the machine has been running.
+/// The first write to a page of a virtual machine's memory costs its host some 3 µs, which the
+/// guest counts as its own CPU time. A server that writes to new places in a file uses new pages of
+/// the cache, and one that overwrites in place does not. Without this, the benchmark would measure
+/// for how long the machine has been running.
 pub(crate) fn touch_memory() -> Result<()> {
     const PIECE: usize = 256 << 20;
     // What the machine needs meanwhile.

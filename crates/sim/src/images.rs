@@ -86,6 +86,13 @@ impl Run {
         self.may_bring_in(vol, if self.is_recorded(vol) { whole + ends } else { ends })
     }
 
+    /// Returns whether a refusal can leave the number of sequenced records unknown. This is so for
+    /// several records, if physical volumes fail and the pool sequences records of its own for the
+    /// request.
+    pub(crate) fn may_stay_open(&self, effects: &[Effect]) -> bool {
+        self.failing && self.brought > 0 && effects.len() > 1
+    }
+
     /// Notes that a request failed, which may have brought in `materialized` records. An anchor
     /// follows only a request that succeeds.
     pub(crate) fn brings_no_anchor(&mut self, vol: VolId, materialized: u64) -> Outcome<()> {

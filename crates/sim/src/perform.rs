@@ -256,8 +256,9 @@ impl Run {
     /// part of more than one record may be refused after its first records were taken, if physical
     /// volumes fail. A sync that is to fail may make one fail meanwhile.
     fn certain_parts(&self, parts: &[(u64, u64)], watched: bool) -> Vec<(u64, u64)> {
-        let alone = if watched || self.faults || self.failing { 1 } else { parts.len() };
-        let most = if self.failing || self.faults { ONE_RECORD } else { u64::MAX };
+        let uncertain = self.faults || self.failing;
+        let alone = if watched || uncertain { 1 } else { parts.len() };
+        let most = if uncertain { ONE_RECORD } else { u64::MAX };
         parts.iter().take(alone).map(|(offset, len)| (*offset, *len.min(&most))).collect()
     }
 
@@ -350,13 +351,6 @@ impl Run {
         // Records of materialized content come before those of the write, and the oracle observes
         // both together.
         Ok(if self.brought > 0 { 0 } else { sequenced.saturating_sub(known) })
-    }
-
-    /// Returns whether a refusal can leave the number of sequenced records unknown. This is so for
-    /// several records, if physical volumes fail and the pool sequences records of its own for the
-    /// request.
-    pub(crate) fn may_stay_open(&self, effects: &[Effect]) -> bool {
-        self.failing && self.brought > 0 && effects.len() > 1
     }
 
     /// Returns the effects of a request that was carried out in part, as far as they are known.

@@ -44,7 +44,7 @@ pub(crate) struct ControlRun {
 
 /// One record of a [`ControlRun`].
 pub(crate) enum RunStep {
-    Control(Control),
+    Control(Box<Control>),
     Discard(DiscardRange),
 }
 

@@ -194,7 +194,7 @@ impl Collector<'_> {
         if let Some(run) = &mut self.run {
             if fits {
                 run.rows = rows;
-                run.push(header, RunStep::Control(control));
+                run.push(header, RunStep::Control(Box::new(control)));
             }
             return Ok(fits);
         }
@@ -214,7 +214,8 @@ impl Collector<'_> {
         }
         let mut run = self.run.take().unwrap_or_else(|| {
             let batch = std::mem::take(&mut self.batch);
-            let steps = batch.controls.into_iter().map(|(at, control)| (at, RunStep::Control(control)));
+            let steps =
+                batch.controls.into_iter().map(|(at, control)| (at, RunStep::Control(Box::new(control))));
             ControlRun {
                 last: batch.last,
                 steps: steps.collect(),

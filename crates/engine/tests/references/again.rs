@@ -7,7 +7,8 @@ use hindcast_engine::salvage::SalvageOptions;
 use hindcast_engine::testing::world;
 use std::ops::Range;
 
-/// Chunks of 4 KiB that are written by reference. Before each of them there is one that is in place.
+/// Number of chunks of 4 KiB that are written by reference. Their slots lie between others that are
+/// in use.
 const CHUNKS: u64 = 64;
 
 /// Makes a pool in which single slots are referred to, between slots that are in use.
