@@ -54,6 +54,7 @@ fn seeds_that_found_bugs() {
 #[test]
 fn seeds_of_whole_runs_that_found_bugs() {
     let seeds = [
+        (25100460, "the model took a write for undone whose first records were taken before a disk failed"),
         (31203114, "the model took a weight that a physical volume has already for a record"),
         (20201284, "a scrub waited for a journal that nobody destaged, as the check of a closed pool did"),
         (1002477, "an anchor whose volume never began to record was kept for ever"),

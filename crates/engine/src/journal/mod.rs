@@ -297,7 +297,7 @@ impl Journal {
     /// be sequenced. The next sync covers them. A short run counts as a longer one, because an
     /// opening after a crash may have to sync each run.
     pub(crate) fn note_referred(&self, pv: Arc<dyn ReferredDisk>, bytes: u64) {
-        const LEAST: u64 = 16 << 10;
+        const LEAST: u64 = 32 << 10;
         self.referred_bytes.fetch_add(bytes.max(LEAST), Ordering::Relaxed);
         self.referred.lock().insert(pv.number(), pv);
     }

@@ -10,8 +10,7 @@
 //! interrupted, the next open repeats the write from the copy.
 //!
 //! An opening writes the slots of references again in the same way. The copy then names a physical
-//! volume instead of a segment file. Slots that lie near each other are written in one piece, with
-//! what lies between them: nothing else writes there meanwhile, and the copy has it, too.
+//! volume instead of a segment file.
 //!
 //! The copy counts only while the pool is at the incarnation that it names. Opening moves the
 //! incarnation on, durably, before anything is appended. The file stays, because there may be no
@@ -34,11 +33,10 @@ use super::record::HEADER_LEN;
 use super::reference::{Reference, SlotRun};
 use super::verify::{Slots, Verified};
 use crate::codec::{Reader, Writer, align_up, crc32c, outer_sum};
-use crate::disk::{Backing, Dir, Disk, DiskLayout, OpenMode, SyncPurpose, is_unreadable};
+use crate::disk::{Backing, Dir, Disk, OpenMode, SyncPurpose, is_unreadable};
 use crate::error::{Error, ErrorKind, Result, corrupt};
 use crate::units::BLOCK;
 use std::io;
-use std::ops::Range;
 use std::sync::Arc;
 use uuid::Uuid;
 
@@ -72,7 +70,6 @@ pub(crate) enum CopyTarget {
 }
 
 /// A part of a segment, or of a physical volume, that an opening was writing again.
-#[derive(Clone)]
 pub(crate) struct TailCopy {
     pub(crate) target: CopyTarget,
     pub(crate) offset: u64,
@@ -276,93 +273,30 @@ pub(super) fn write_slots_again(
     // The file of an earlier opening already has its space. A larger part might find no space.
     let kept = copy_disk.len().map_err(|e| Error::io(format!("read {FILE}"), e))?.saturating_sub(DATA_AT);
     let part = if kept < BLOCK { PART } else { kept / BLOCK * BLOCK };
-    for window in windows(&ranges) {
-        let Some((path, disk)) = slots.disk(window[0].0) else { continue };
-        let rewrite =
-            Rewrite { copy_disk: &*copy_disk, owner, number: window[0].0, path: &path, disk: &*disk };
-        let from = window[0].1;
-        let end = window.iter().map(|range| range.2).max().unwrap_or(from);
-        // What can't be read may lie between the slots. Then each run is written by itself.
-        let whole = if window.len() > 1 { rewrite.write(from..end, part)? } else { Rewritten::Unreadable };
-        let done = match whole {
-            Rewritten::Unreadable => rewrite.write_each(window, part)?,
-            whole => whole,
-        };
-        if let Rewritten::Failed(error) = done {
-            return Ok(Err((rewrite.number, error)));
-        }
-    }
-    Ok(Ok(()))
-}
-
-/// Groups ranges in order, (number of the physical volume, from, end), that are written in one
-/// piece: with what lies between them, which is less than an extent. Each piece costs two syncs.
-fn windows(ranges: &[(u32, u64, u64)]) -> impl Iterator<Item = &[(u32, u64, u64)]> {
-    const MAX_GAP: u64 = (64 << 10) - 1;
-    ranges.chunk_by(|last, next| last.0 == next.0 && next.1.saturating_sub(last.2) <= MAX_GAP)
-}
-
-/// The disk on which slots are written again, and the file that has a copy of them meanwhile.
-struct Rewrite<'a> {
-    copy_disk: &'a dyn Disk,
-    owner: &'a Owner,
-    number: u32,
-    path: &'a str,
-    disk: &'a dyn Disk,
-}
-
-/// What came of writing a range again.
-enum Rewritten {
-    Done,
-    /// A block can't be read. What comes before it is written.
-    Unreadable,
-    Failed(io::Error),
-}
-
-impl Rewrite<'_> {
-    /// Writes the content of a range again, in parts of at most `part` bytes.
-    fn write(&self, range: Range<u64>, part: u64) -> Result<Rewritten> {
-        let mut at = range.start;
-        while at < range.end {
-            let data = vec![0; (range.end - at).min(part) as usize];
-            let mut copy = TailCopy { target: CopyTarget::Pv(self.number), offset: at, data };
-            if let Err(e) = self.disk.read_at(&mut copy.data, at) {
+    for (number, from, end) in ranges {
+        let Some((path, disk)) = slots.disk(number) else { continue };
+        let (mut at, mut part) = (from, part);
+        while at < end {
+            let data = vec![0; (end - at).min(part) as usize];
+            let mut copy = TailCopy { target: CopyTarget::Pv(number), offset: at, data };
+            if let Err(e) = disk.read_at(&mut copy.data, at) {
                 if !is_unreadable(&e) {
-                    let what = format!("read the data of references on {} again", self.path);
-                    return Err(Error::io(what, e));
+                    return Err(Error::io(format!("read the data of references on {path} again"), e));
                 }
-                return Ok(Rewritten::Unreadable);
+                // The scan has noted the blocks that can't be read. They stay as they are.
+                at += if part == BLOCK { BLOCK } else { 0 };
+                part = BLOCK;
+                continue;
             }
-            save(self.copy_disk, self.owner, &copy).map_err(|e| Error::io(format!("write {FILE}"), e))?;
-            let written = self.disk.write_at(&copy.data, at);
-            if let Err(error) = written.and_then(|()| self.disk.sync(SyncPurpose::JournalOpen)) {
-                return Ok(Rewritten::Failed(error));
+            save(&*copy_disk, owner, &copy).map_err(|e| Error::io(format!("write {FILE}"), e))?;
+            let written = disk.write_at(&copy.data, at).and_then(|()| disk.sync(SyncPurpose::JournalOpen));
+            if let Err(error) = written {
+                return Ok(Err((number, error)));
             }
             at += copy.data.len() as u64;
         }
-        Ok(Rewritten::Done)
     }
-
-    /// Writes each range by itself: in parts of at most `part` bytes, or in blocks if a part of it
-    /// can't be read. The scan has noted the blocks that can't be read. They stay as they are.
-    fn write_each(&self, ranges: &[(u32, u64, u64)], part: u64) -> Result<Rewritten> {
-        for (_, from, end) in ranges {
-            let mut done = self.write(*from..*end, part)?;
-            if matches!(done, Rewritten::Unreadable) {
-                let blocks = (*from..*end).step_by(BLOCK as usize);
-                for at in blocks {
-                    done = self.write(at..(at + BLOCK).min(*end), BLOCK)?;
-                    if matches!(done, Rewritten::Failed(_)) {
-                        break;
-                    }
-                }
-            }
-            if matches!(done, Rewritten::Failed(_)) {
-                return Ok(done);
-            }
-        }
-        Ok(Rewritten::Done)
-    }
+    Ok(Ok(()))
 }
 
 fn save(disk: &dyn Disk, owner: &Owner, copy: &TailCopy) -> io::Result<()> {
@@ -391,8 +325,7 @@ pub(crate) fn keep_room(dir: &dyn Dir, segment_size: u64) -> Result<()> {
     dir.sync(SyncPurpose::Dir).map_err(|e| Error::io("sync the data directory", e))
 }
 
-/// A segment file, or a physical volume, as it will be once `copy` is restored. It can only be
-/// read.
+/// A segment file as it will be once `copy` is restored. It can only be read.
 pub(crate) struct Patched {
     pub(crate) inner: Arc<dyn Disk>,
     pub(crate) copy: TailCopy,
@@ -443,9 +376,6 @@ impl Disk for Patched {
     fn advise_random(&self) {}
     fn is_block_device(&self) -> bool {
         self.inner.is_block_device()
-    }
-    fn as_layout(&self) -> Option<DiskLayout<'_>> {
-        self.inner.as_layout()
     }
 }
 

@@ -17,7 +17,6 @@ use crate::error::Result;
 use crate::fault::Fault;
 use crate::ids::Stamp;
 use crate::info::{CatalogSource, Salvage};
-use crate::journal::tail::{Owner, TailCopy, interrupted};
 use crate::journal::{Accepted, Journal, ScanStart, Scanned};
 use crate::map::Map;
 use crate::pool::Pool;
@@ -115,15 +114,14 @@ impl Opening {
             self.found.find("catalog", "identities", text);
         }
         let known = self.stamps();
-        let copy = self.interrupted();
-        let mut recovered = self.recover(known.as_ref(), copy.as_ref());
+        let mut recovered = self.recover(known.as_ref());
         let table = PvTable::new();
         let undated = pvs::open(
             &*self.dir,
             &mut recovered.names,
             &self.superblock,
             &self.options,
-            (known.as_ref(), copy.as_ref(), &table),
+            (known.as_ref(), &table),
             &mut self.found,
         )?;
         self.doubt_backup(recovered.names.pvs.keys().any(|pv| self.is_dated(*pv, &undated)));
@@ -140,7 +138,7 @@ impl Opening {
 
     /// Loads names and staging from catalog and journal. A journal that can't be scanned at all is
     /// left out.
-    fn recover(&mut self, known: Option<&KnownStamps>, copy: Option<&TailCopy>) -> Recovered {
+    fn recover(&mut self, known: Option<&KnownStamps>) -> Recovered {
         let record = self.catalog.journal().unwrap_or_else(|e| {
             self.found.find(
                 "catalog-row",
@@ -155,7 +153,7 @@ impl Opening {
             names::load(dir, &self.catalog, &self.superblock, found)
         };
         let (mut names, lines) = load(&mut self.found);
-        let judged = self.judged(&names, known, copy);
+        let judged = self.judged(&names, known);
         let mut recovered = match journal::recover(&*self.dir, start, &self.positions, &judged, &mut names) {
             Ok(journal) => Recovered { names, lines, journal },
             Err(error) => {
@@ -172,20 +170,13 @@ impl Opening {
     /// Returns the physical volumes on which the salvage verifies the slots of references. With a
     /// catalog of an earlier time there are none, because later writes may have replaced what a
     /// reference wrote.
-    fn judged(&self, names: &Namespace, known: Option<&KnownStamps>, copy: Option<&TailCopy>) -> pvs::Judged {
+    fn judged(&self, names: &Namespace, known: Option<&KnownStamps>) -> pvs::Judged {
         match (&self.found.source, known) {
             (CatalogSource::Own | CatalogSource::Backup { exact: true, .. }, Some(known)) => {
-                pvs::Judged::open(&*self.dir, names, &self.superblock, &self.options, (known, copy))
+                pvs::Judged::open(&*self.dir, names, &self.superblock, &self.options, known)
             }
             _ => pvs::Judged::none(),
         }
-    }
-
-    /// Returns what an opening was writing again when it was cut short. What can't be read of the
-    /// file is told by the scan of the journal.
-    fn interrupted(&self) -> Option<TailCopy> {
-        let owner = Owner { pool: self.superblock.pool, incarnation: self.positions.incarnation };
-        interrupted(&*self.dir, &owner).ok().flatten()
     }
 
     /// Reports records that are not shown because the log ends before a reference without its data.

@@ -7,7 +7,6 @@ use crate::disk::{Backing, Dir, Disk, OpenMode, SyncPurpose, is_unreadable};
 use crate::error::{Error, ErrorKind, Result};
 use crate::info::Salvage;
 use crate::journal::reference::SlotRun;
-use crate::journal::tail::{CopyTarget, Patched, TailCopy};
 use crate::journal::verify::Slots;
 use crate::space::label::{DATA_START, Label, LabelFound};
 use crate::space::pv::{Pv, PvTable};
@@ -81,7 +80,7 @@ impl Judged {
         names: &Namespace,
         superblock: &Superblock,
         options: &SalvageOptions,
-        (known, copy): (&KnownStamps, Option<&TailCopy>),
+        known: &KnownStamps,
     ) -> Judged {
         let mut unreported = Salvage::default();
         let mut judged = BTreeMap::new();
@@ -91,9 +90,9 @@ impl Judged {
             let label = label_of(*id, &record, superblock);
             let Ok(disk) = recognize(dir, &label, &record, "", &mut unreported) else { continue };
             let whole = disk.len().is_ok_and(|len| len >= whole_len(&label));
-            let pv = Pv::new(*id, &record, disk.clone());
+            let pv = Pv::new(*id, &record, disk);
             if whole && age_of(&pv, superblock.pool, known) == Age::Same {
-                judged.insert(*id, Pv::new(*id, &record, patched(disk, *id, copy)));
+                judged.insert(*id, pv);
             }
         }
         Judged(judged)
@@ -129,15 +128,6 @@ fn whole_len(label: &Label) -> u64 {
     DATA_START.saturating_add(u64::from(label.extents).saturating_mul(label.extent_size))
 }
 
-/// Returns a physical volume as it was before an opening was cut short while it wrote slots again.
-/// A power loss may have turned the block that was being written into garbage.
-fn patched(disk: Arc<dyn Disk>, id: u32, copy: Option<&TailCopy>) -> Arc<dyn Disk> {
-    match copy.filter(|copy| copy.target == CopyTarget::Pv(id)) {
-        Some(copy) => Arc::new(Patched { inner: disk, copy: copy.clone() }),
-        None => disk,
-    }
-}
-
 /// Opens the known physical volumes, each at its present path. One that can't be used is also in
 /// the table, and fails all reads. Returns the physical volumes whose age is unknown, and why.
 pub(super) fn open(
@@ -145,7 +135,7 @@ pub(super) fn open(
     names: &mut Namespace,
     superblock: &Superblock,
     options: &SalvageOptions,
-    (known, copy, table): (Option<&KnownStamps>, Option<&TailCopy>, &PvTable),
+    (known, table): (Option<&KnownStamps>, &PvTable),
     found: &mut Salvage,
 ) -> Result<BTreeMap<u32, String>> {
     let mut undated = BTreeMap::new();
@@ -157,10 +147,7 @@ pub(super) fn open(
         let label = label_of(*id, record, superblock);
         let pv = match recognize(dir, &label, record, &object, found) {
             Ok(disk) => {
-                let mut pv = Pv::new(*id, record, disk.clone());
-                if known.is_some_and(|known| age_of(&pv, superblock.pool, known) == Age::Same) {
-                    pv = Pv::new(*id, record, patched(disk, *id, copy));
-                }
+                let pv = Pv::new(*id, record, disk);
                 limit(&pv, &label, &object, found);
                 undated.extend(judge_age(&pv, superblock, known, &object, found).map(|text| (*id, text)));
                 pv

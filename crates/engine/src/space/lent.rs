@@ -34,6 +34,8 @@ struct Class {
     wanted: u64,
     /// The smallest number of slots that one write wanted since the last look; 0: none did.
     least: u32,
+    /// The largest number.
+    largest: u32,
     /// The destager could not lend as many slots as it planned after the last [`Lent::look`].
     exhausted: bool,
 }
@@ -49,7 +51,7 @@ struct Runs {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Demand {
     pub(crate) kind: SlotKind,
-    /// Number of slots that are lent and not taken, and that the writers of these writes may take.
+    /// Number of slots that are lent and not taken, and that the largest of these writes may take.
     pub(crate) left: u64,
     /// Number of slots that writers wanted since the last look.
     pub(crate) wanted: u64,
@@ -149,7 +151,8 @@ impl Lent {
             self.with(kind, |class| {
                 class.exhausted = false;
                 let (wanted, least) = (std::mem::take(&mut class.wanted), std::mem::take(&mut class.least));
-                let left = class.slots_for(kind.log2, least);
+                let largest = std::mem::take(&mut class.largest);
+                let left = class.slots_for(kind.log2, largest);
                 Demand { kind, left, wanted, least }
             })
         })
@@ -203,6 +206,7 @@ impl Class {
     fn take(&mut self, slot_log2: u8, count: u32, refuses: impl Fn(u32) -> bool) -> Option<Vec<SlotRun>> {
         self.wanted += u64::from(count);
         self.least = if self.least == 0 { count } else { self.least.min(count) };
+        self.largest = self.largest.max(count);
         if self.slots_for(slot_log2, count) < u64::from(count) {
             return None;
         }

@@ -2,7 +2,6 @@
 //! failed disk.
 #![allow(clippy::unwrap_used)] // a test may panic
 
-mod again;
 mod damage;
 mod history;
 mod order;
