@@ -101,6 +101,9 @@ enum Command {
 
 fn main() -> anyhow::Result<()> {
     let cli = Cli::parse();
+    if cli.command.scope().is_some_and(|scope| !scope.quick) {
+        process::touch_memory()?;
+    }
     match cli.command {
         Command::Targets(args) => targets::run(&cli.common, &args),
         Command::Iscsi(args) => iscsi::run(&cli.common, &args),
@@ -115,21 +118,27 @@ fn main() -> anyhow::Result<()> {
     }
 }
 
+impl Command {
+    /// Returns how much runs of a benchmark that measures the speed of servers.
+    fn scope(&self) -> Option<&args::Scope> {
+        match self {
+            Command::Targets(args) => Some(&args.scope),
+            Command::Iscsi(args) => Some(&args.contest.scope),
+            Command::Snapshots(args) => Some(&args.scope),
+            Command::Cdp(args) => Some(&args.scope),
+            Command::Layouts(args) => Some(&args.scope),
+            _ => None,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use clap::CommandFactory;
 
-    fn scope(words: &[&str]) -> args::Scope {
-        let command = Cli::parse_from([&["hindcast-bench"], words].concat()).command;
-        match command {
-            Command::Targets(args) => args.scope,
-            Command::Iscsi(args) => args.contest.scope,
-            Command::Snapshots(args) => args.scope,
-            Command::Cdp(args) => args.scope,
-            Command::Layouts(args) => args.scope,
-            _ => panic!("{words:?} has no scope"),
-        }
+    fn command(words: &[&str]) -> Command {
+        Cli::parse_from([&["hindcast-bench"], words].concat()).command
     }
 
     #[test]
@@ -142,7 +151,8 @@ mod tests {
     #[test]
     fn a_quick_run_is_smaller() {
         let of = |words: &[&str]| {
-            let scope = scope(words);
+            let command = command(words);
+            let scope = command.scope().unwrap();
             (scope.rounds, scope.size >> 20, scope.journal >> 20)
         };
         for name in ["targets", "iscsi", "snapshots"] {
@@ -165,8 +175,8 @@ mod tests {
 
     #[test]
     fn parts_are_chosen_by_name() {
-        let all = scope(&["cdp"]);
-        let only = scope(&["cdp", "--only", "recov"]);
+        let (all, only) = (command(&["cdp"]), command(&["cdp", "--only", "recov"]));
+        let (all, only) = (all.scope().unwrap(), only.scope().unwrap());
         assert!(all.wants("near") && only.wants("recovery") && !only.wants("near"));
         assert!(Cli::try_parse_from(["hindcast-bench", "cdp", "--load", "updates"]).is_ok());
         assert!(Cli::try_parse_from(["hindcast-bench", "cdp", "--load", "nothing"]).is_err());

@@ -303,10 +303,9 @@ impl Hindcast {
         })
     }
 
-    /// Starts the server, and creates one volume, `bench`, of `size` bytes and with the server's
-    /// chunks (`--serve-arg=--chunk=SIZE`). The URI of the server
-    /// is the volume's NBD export. If the server has an iSCSI portal, the URI is the volume's iSCSI
-    /// URL.
+    /// Starts the server, and creates one volume, `bench`, of `size` bytes. Its chunks have the
+    /// server's default size (`--serve-arg=--chunk=SIZE`). The URI of the server is the volume's
+    /// NBD export. If the server has an iSCSI portal, the URI is the volume's iSCSI URL.
     pub(crate) fn start_with_volume(&self, size: u64) -> Result<Server> {
         const VOLUME: &str = "bench";
         let mut server = self.start(VOLUME)?;

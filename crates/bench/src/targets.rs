@@ -89,9 +89,6 @@ pub(crate) fn run(common: &Common, args: &Contest) -> Result<()> {
     let scope = &args.scope;
     let scratch = Scratch::new(&common.dir)?;
     let dir = scratch.join("");
-    if !scope.quick {
-        process::touch_memory()?;
-    }
     let servers = start_all(common, args, &dir)?;
     prepare(&servers, scope.size, &scratch)?;
     let layout = layout(if args.before.is_some() { BEFORE } else { BASELINE });

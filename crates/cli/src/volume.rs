@@ -46,10 +46,11 @@ is written to another place. Little data is copied.
 --method cow (copy-on-write): the old chunk is copied to another place, and the new data overwrites \
 it. The volume keeps its order on disk.
 A change of the method applies to later writes only.
---direct SIZE: writes of at least SIZE bytes of whole chunks go to their places at once, so they \
-are written once. Smaller ones go through the journal, and are written twice. With 4K and chunks of \
-4K, random writes are faster, and the volume loses its order on disk (hindcast volume relocate \
-restores it). Volumes with the method cow, and pools on RAID-5, have no direct writes.";
+--direct SIZE: a write of at least SIZE bytes of whole chunks goes to its place at once, and is \
+written once. A smaller write goes through the journal, and is written twice. With --direct 4K and \
+chunks of 4K, random writes are faster, but the volume loses its order on disk. hindcast volume \
+relocate restores the order. A volume with the method cow, and a pool on RAID-5, has no direct \
+writes.";
 
 const LIST_EXAMPLES: &str = "\
 Examples:
@@ -58,9 +59,9 @@ Examples:
   hindcast volume list -l app=shop -q            only the names
   hindcast volume list -H -o name,used           for scripts: tabs, sizes in bytes
 
-Columns: name, size, used, history, snapshots, clients, state, chunk, block, method, on, \
-placement, direct, nbd, labels, reads, read, writes, written, last-change, created, uuid. HISTORY is the span that can be gone back to, of the span \
-that --retain asks for.";
+Columns: name, size, used, history, snapshots, clients, state, chunk, block, method, on, placement, \
+direct, nbd, labels, reads, read, writes, written, last-change, created, uuid. HISTORY is the span \
+that can be gone back to, of the span that --retain asks for.";
 
 const LABEL_EXAMPLES: &str = "\
 Examples:

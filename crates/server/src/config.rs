@@ -16,7 +16,7 @@ use crate::web::WebConfig;
 use hindcast_api::{ErrorBody, ErrorKind, Placement, Role, Severity, Size};
 use hindcast_engine::cdp::model::{PRICE_PER_GIGABYTE, PRICE_PER_HOUR};
 use hindcast_engine::disk::allow_many_files;
-use hindcast_engine::pool::{self, PoolConfig, PoolOptions};
+use hindcast_engine::pool::{self, DIRECT_SIZES, PoolConfig, PoolOptions};
 use hindcast_target::iscsi::{DigestPolicy, IscsiConfig, Portal};
 use hindcast_target::nbd::{Listen, NbdConfig, TlsConfig, TlsRequired};
 use merge::Merge;
@@ -29,8 +29,6 @@ use std::time::Duration;
 const MAX_FREEZE: Duration = Duration::from_secs(300);
 /// Default listener of the admin API over TCP.
 const DEFAULT_API: &str = "127.0.0.1:8440";
-/// Bounds of `--direct-min`, in bytes, unless it is 0.
-const DIRECT: std::ops::RangeInclusive<u64> = 4 << 10..=16 << 20;
 /// Bounds of `--keep-distance`, in bytes, unless it is 0.
 const KEEP: std::ops::RangeInclusive<u64> = 1 << 20..=1 << 40;
 /// Maximum of `--longest-delay`, in milliseconds. Clients abandon writes that take much longer.
@@ -444,7 +442,7 @@ impl Settings {
             options.longest_delay = Duration::from_millis(ms.into());
         }
         if let Some(size) = self.direct_min {
-            if size.0 != 0 && !DIRECT.contains(&size.0) {
+            if size.0 != 0 && !DIRECT_SIZES.contains(&size.0) {
                 return Err(invalid("--direct-min must be 0, or 4K to 16M"));
             }
             options.direct_min = Some(size.0).filter(|bytes| *bytes > 0);

@@ -156,6 +156,7 @@ pub fn scripts() -> Vec<Script> {
         by_reference("reference-flush-then-inline", references::flush_then_inline()),
         by_reference("reference-drain", references::drain()),
         by_reference("reference-own-size", references::own_size()),
+        by_reference("reference-short-holes", references::short_holes()),
         script("share", 4096, placements::share()),
         script("own-placements", 4096, placements::own()),
     ];

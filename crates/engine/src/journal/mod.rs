@@ -112,6 +112,10 @@ pub(crate) struct Counters {
     pub(crate) waits: AtomicU64,
 }
 
+/// The number of bytes as which a shorter run of slots counts among what is unsynced. An opening
+/// after a crash syncs each run twice, so the bound on unsynced bytes is a bound on these syncs.
+const LEAST_REFERRED: u64 = 32 << 10;
+
 /// A physical volume that has data of references.
 pub(crate) trait ReferredDisk: Send + Sync {
     /// Returns the number of the physical volume.
@@ -294,15 +298,14 @@ impl Journal {
     }
 
     /// Notes that `bytes` bytes were written to a physical volume for a reference that is about to
-    /// be sequenced. The next sync covers them. A short run counts as a longer one, because an
-    /// opening after a crash may have to sync each run.
+    /// be sequenced. The next sync covers them.
     pub(crate) fn note_referred(&self, pv: Arc<dyn ReferredDisk>, bytes: u64) {
-        const LEAST: u64 = 32 << 10;
-        self.referred_bytes.fetch_add(bytes.max(LEAST), Ordering::Relaxed);
+        self.referred_bytes.fetch_add(bytes.max(LEAST_REFERRED), Ordering::Relaxed);
         self.referred.lock().insert(pv.number(), pv);
     }
 
-    /// Returns the number of bytes that were written for references and that no sync has covered.
+    /// Returns the number of bytes that were written for references and that no sync has covered. A
+    /// short run counts as [`LEAST_REFERRED`].
     pub(crate) fn unsynced_referred(&self) -> u64 {
         self.referred_bytes.load(Ordering::Relaxed)
     }

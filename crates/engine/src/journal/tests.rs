@@ -1,6 +1,7 @@
 //! Tests with pools that an older build wrote. In such a pool the catalog neither counts journal
 //! files nor knows a byte to begin at.
 
+use super::LEAST_REFERRED;
 use super::segment::FIRST_RECORD;
 use crate::device::BlockDevice;
 use crate::disk::{Dir, OpenMode};
@@ -82,4 +83,21 @@ fn a_gap_or_a_short_file_in_use_is_damage_and_an_unused_rest_is_completed() {
     assert_eq!(all[11 * BLOCK as usize], 12);
     assert_eq!(dir.open("journal-00001", OpenMode::Existing).unwrap().len().unwrap(), 1 << 20);
     assert_eq!(pool.core.catalog.journal().unwrap().unwrap().files, 2, "from now on they are counted");
+}
+
+/// An opening after a crash syncs each run, so many short runs count as more than their bytes.
+#[test]
+fn short_runs_count_as_longer_ones_until_they_are_synced() {
+    let site = Site::new(16).having("v", 1 << 20, 4096);
+    let journal = &site.pool.core.journal;
+    let pv = || site.pool.core.pvs.held(0).unwrap();
+    for _ in 0..3 {
+        journal.note_referred(pv(), 4096);
+    }
+    assert_eq!(journal.unsynced_referred(), 3 * LEAST_REFERRED);
+    journal.note_referred(pv(), 1 << 20);
+    assert_eq!(journal.unsynced_referred(), 3 * LEAST_REFERRED + (1 << 20));
+    // Durable when it is answered.
+    site.put(0, 1, 4096);
+    assert_eq!(journal.unsynced_referred(), 0);
 }

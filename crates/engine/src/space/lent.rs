@@ -25,7 +25,7 @@ pub(crate) struct Lent(RwLock<BTreeMap<Area, Arc<[Mutex<Class>; CLASSES]>>>);
 /// Lent slots of one size.
 #[derive(Default)]
 struct Class {
-    /// The runs for large writes. Writers take the last run first.
+    /// The runs for all writes.
     long: Runs,
     /// Runs that were shorter than [`least_run`] when they were lent or given back. Small writes
     /// take these first.
@@ -40,6 +40,7 @@ struct Class {
     exhausted: bool,
 }
 
+/// Runs of slots in the order in which writers take them: the last one first.
 #[derive(Default)]
 struct Runs {
     runs: Vec<SlotRun>,
@@ -290,4 +291,71 @@ fn take_front(runs: &mut Vec<SlotRun>, count: u32, slot_log2: u8) -> Vec<SlotRun
         *run = SlotRun { first: run.slot(missing, slot_log2), count: run.count - missing };
     }
     front
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Slots of 4 KiB, of which a large write wants at least 16.
+    const KIND: SlotKind = SlotKind { area: Area::Common, log2: 12 };
+
+    fn run(number: u64, count: u32) -> SlotRun {
+        SlotRun { first: Slot::new(0, (1 << 20) + number * 4096), count }
+    }
+
+    fn lent(runs: Vec<SlotRun>) -> Arc<Lent> {
+        let lent = Arc::<Lent>::default();
+        lent.add(KIND, runs);
+        lent
+    }
+
+    fn take(lent: &Arc<Lent>, count: u32) -> Option<Vec<SlotRun>> {
+        let taken = lent.take(KIND, count, |_| false)?;
+        let runs = taken.runs().to_vec();
+        taken.keep();
+        Some(runs)
+    }
+
+    #[test]
+    fn small_writes_take_short_runs_first_and_large_ones_never() {
+        let lent = lent(vec![run(0, 32), run(100, 1), run(200, 2)]);
+        assert_eq!(take(&lent, 33), None, "the short runs are not for it");
+        assert_eq!(take(&lent, 2), Some(vec![run(200, 2)]));
+        assert_eq!(take(&lent, 2), Some(vec![run(100, 1), run(0, 1)]));
+        assert_eq!(take(&lent, 16), Some(vec![run(1, 16)]));
+        assert_eq!(lent.bytes(), 15 * 4096);
+        assert_eq!(take(&lent, 16), None);
+        assert_eq!(take(&lent, 15), Some(vec![run(17, 15)]));
+        assert_eq!(lent.bytes(), 0);
+    }
+
+    #[test]
+    fn a_take_that_fails_changes_nothing() {
+        let lent = lent(vec![run(0, 16), run(100, 1), run(200, 1)]);
+        let refuses = |pv: u32| pv == 0;
+        assert!(lent.take(KIND, 2, refuses).is_none());
+        assert_eq!(lent.bytes(), 18 * 4096);
+        // Given back by a writer that did not use them.
+        drop(lent.take(KIND, 3, |_| false));
+        assert_eq!(lent.bytes(), 18 * 4096);
+        assert_eq!(lent.recall(|_, _| true).len(), 18);
+        assert_eq!(lent.bytes(), 0);
+    }
+
+    /// What is left counts for the largest write, so that the destager does not wait for small
+    /// writes to use up short runs.
+    #[test]
+    fn the_demand_is_that_of_all_writes() {
+        let lent = lent(vec![run(0, 16), run(100, 1)]);
+        take(&lent, 1);
+        let demand = lent.look().find(|demand| demand.kind == KIND).unwrap();
+        assert_eq!((demand.left, demand.wanted, demand.least), (16, 1, 1));
+        lent.add(KIND, vec![run(300, 3)]);
+        take(&lent, 1);
+        take(&lent, 16);
+        let demand = lent.look().find(|demand| demand.kind == KIND).unwrap();
+        assert_eq!((demand.left, demand.wanted, demand.least), (0, 17, 1));
+        assert_eq!(lent.look().find(|demand| demand.kind == KIND).map(|demand| demand.wanted), Some(0));
+    }
 }

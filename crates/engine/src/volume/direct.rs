@@ -27,8 +27,8 @@ const FLUSH_IS_NEAR: u64 = 1 << 20;
 /// reference. The flush behind a reference syncs two files instead of one.
 const NEAR_FLUSH_FACTOR: u64 = 4;
 
-/// Bytes of references that may be written and not yet synced. An opening after a crash reads these
-/// bytes and writes them again.
+/// Bytes of references that may be written and not yet synced, as `Journal::unsynced_referred`
+/// counts them. An opening after a crash reads these bytes and writes them again.
 const MOST_UNSYNCED: u64 = 256 << 20;
 
 /// The conditions that decide whether a write goes by reference.

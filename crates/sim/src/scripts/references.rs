@@ -230,3 +230,21 @@ pub(super) fn own_size() -> Vec<Op> {
         Op::Drain,
     ]
 }
+
+/// Only single slots are free: a snapshot had every second chunk, and is deleted. They are lent to
+/// writes of one chunk, which replace others.
+pub(super) fn short_holes() -> Vec<Op> {
+    let every_second = |first: u64, count: u64| {
+        let parts = (0..count).map(|n| ((first + 2 * n) * 4 * KIB, 4 * KIB)).collect();
+        Op::Write { vol: 1, parts, fua: false }
+    };
+    let mut ops = vec![volume("a", 2560 * KIB, 4 * KIB, 512)];
+    ops.extend((0..10).flat_map(|n| [write(n * 256 * KIB, 256 * KIB, false), Op::Drain]));
+    ops.push(freeze(1, "s"));
+    ops.extend((0..5).flat_map(|n| [every_second(128 * n, 62), Op::Drain]));
+    ops.extend([Op::DeleteSnapshots(vec![1]), Op::Settle, Op::DirectMin(1, DirectMin::Bytes(4 * KIB))]);
+    // The first of these writes use up the long runs.
+    ops.extend((0..8).flat_map(|n| [every_second(20 * n + 1, 8), Op::Maintain(2)]));
+    ops.extend([Op::Flush(1), every_second(1, 8), Op::Drain, freeze(1, "t"), every_second(2, 8), Op::Settle]);
+    ops
+}
