@@ -120,7 +120,14 @@ impl PoolClock {
         let unknown = minus(clock.now(), last.time);
         let mut agreed = stored.map_or(0, |s| s.agreed);
         let (base, slack, settled_at) = match (&same_boot, &stored) {
-            (Some(s), _) => (s.time.wrapping_sub(s.monotonic), s.slack, s.settled_at),
+            (Some(s), _) => {
+                let now = s.time.saturating_add(monotonic - s.monotonic);
+                // The last record lies far ahead if a time without power was counted and no commit
+                // stored that. Pool time goes on from the record, because it would stand still
+                // until then.
+                let now = if minus(last.time, now) > STEP.cast_signed() { last.time } else { now };
+                (now.wrapping_sub(monotonic), s.slack, s.settled_at)
+            }
             // How long the machine was off is not known but by the wall clock.
             (None, Some(s)) => (s.time.max(last.time).wrapping_sub(monotonic), LONGEST_GAP, 0),
             (None, None) if last.time > 0 && unknown > LONGEST_GAP.cast_signed() => {

@@ -40,6 +40,10 @@ pub(crate) struct Clocks {
     /// A number that changes whenever the clock is set, and when a process ends. A process that
     /// ends may not have stored where the clock was set.
     era: u64,
+    /// The pool time at which the pool counted a time without power, because the clock was put
+    /// right. The next commit stores that. After the end of a process before it, later pool times
+    /// may occur again.
+    bridged: Option<u64>,
     /// Nanoseconds by which the wall clock was ahead of pool time, when that last changed by more
     /// than [`STEP`].
     ahead: i64,
@@ -103,6 +107,7 @@ impl Run {
         self.clocks.elapsed += off;
         // Pool time continues from the last record. Later times may occur again.
         self.past.values_mut().for_each(|past| past.times.clear());
+        self.clocks.bridged = None;
         if self.wild && self.rand.percent(20) {
             // The clock of the machine has no battery, or a wrong year.
             let years = self.rand.between(1, 20);
@@ -119,6 +124,9 @@ impl Run {
     /// Notes that the process of the pool ended.
     pub(crate) fn note_process_end(&mut self) {
         self.clocks.era += 1;
+        if let Some(last) = self.clocks.bridged.take() {
+            self.past.values_mut().for_each(|past| past.times.retain(|_, when| when.pool_time <= last));
+        }
     }
 
     /// Carries out a change of the clocks, and checks what the pool reports.
@@ -138,11 +146,15 @@ impl Run {
         let pool = self.pool()?;
         let before = pool.ago(0);
         let info = pool.clock();
-        if pool.ago(0) != before && info.jumped.is_some() {
+        let went_on = pool.ago(0) != before;
+        if went_on && info.jumped.is_some() {
             return Err(format!("time went on by itself, from {before}: {info:?}"));
         }
         if info.jumped.is_some() != pool.health().has(code::CLOCK_JUMPED) && !self.poisoned() {
             return Err(format!("the clock is {info:?}, and health says {:?}", pool.health()));
+        }
+        if went_on {
+            self.clocks.bridged = Some(before);
         }
         Ok(())
     }

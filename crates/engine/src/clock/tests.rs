@@ -250,6 +250,33 @@ fn a_clock_that_begins_in_1970_heals() {
     assert!(!site.clock.is_suspended());
 }
 
+/// The process is killed after the time without power was counted, and before a commit stores that.
+#[test]
+fn time_goes_on_from_the_last_record_though_the_clock_was_set_back() {
+    let mut site = Site::new();
+    site.go(HOUR);
+    let right = site.wall();
+    site = site.restart_after(|manual| {
+        manual.boot_after(0);
+        manual.set(0);
+    });
+    let (stored, stretches) = site.clock.to_store();
+    site.go(5 * SECOND);
+    site.set(right + DAY);
+    let last = site.stamp();
+    assert_eq!(last, right + DAY);
+    site.set(right + HOUR);
+    let Site { manual, lsn, .. } = site;
+    manual.advance(SECOND);
+    let stretches = stretches.unwrap_or_default();
+    let clock = PoolClock::new(manual.clone(), Some(stored), stretches, Stamp::new(lsn, last));
+    assert_eq!(clock.now(), last);
+    manual.advance(SECOND);
+    assert_eq!(clock.next_time(Stamp::new(lsn, last)), last + SECOND, "it does not stand still");
+    assert!(clock.is_suspended());
+    assert_eq!(clock.wall(clock.now()), manual.now());
+}
+
 /// Builds before this one stamped a record with the last one's time and a nanosecond while the
 /// clock was behind that.
 #[test]
