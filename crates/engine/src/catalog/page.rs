@@ -142,10 +142,10 @@ impl MapPage {
         }
     }
 
-    /// Returns the bytes of memory that the page takes, for the cache's bound.
+    /// Returns the bytes of memory that the page takes behind a counted reference.
     pub(crate) fn weight(&self) -> usize {
-        // The page, its reference counts, and what the cache itself keeps per entry.
-        std::mem::size_of::<MapPage>() + 16 + 96 + self.entries.capacity() * std::mem::size_of::<Entry>()
+        const REFERENCE_COUNTS: usize = 16;
+        size_of::<MapPage>() + REFERENCE_COUNTS + self.entries.capacity() * size_of::<Entry>()
     }
 
     pub(crate) fn encode(&self, key: PageKey) -> Vec<u8> {

@@ -50,6 +50,17 @@ pub(crate) struct CacheStats {
     pub(crate) entries: u64,
 }
 
+impl<K, V> Cache<K, V> {
+    /// Bytes that the cache itself keeps for each entry, on average, beside what the value takes:
+    /// the entry, its place in the index, and, for S3-FIFO, a key in the ghost's index and order.
+    /// Vectors and tables double when they are full, so two thirds of them are in use on average.
+    pub(crate) const BOOKKEEPING: usize = {
+        let table = 2 * (size_of::<(K, u64)>() + 1) * 8 / 7;
+        let lists = size_of::<Entry<K, V>>() + size_of::<(K, u64, usize)>();
+        (table + lists) * 3 / 2
+    };
+}
+
 impl<K: Hash + Eq + Copy, V: Clone> Cache<K, V> {
     /// Makes a cache of at most `bytes`, split evenly over the shards.
     pub(crate) fn new(policy: CachePolicy, bytes: usize) -> Self {

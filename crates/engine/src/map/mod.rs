@@ -23,12 +23,14 @@ use std::sync::Arc;
 /// them at once.
 const MOST_VIEWS: usize = 64;
 
+/// The cached pages, by (branch, page number, epoch).
+type PageCache = Cache<(BranchId, u64, Epoch), Arc<MapPage>>;
+
 /// The maps of all branches of a pool, with the cache of their pages. All threads share it. The
 /// destager alone changes the stored pages.
 pub(crate) struct Map {
     catalog: Arc<Catalog>,
-    /// The cached pages, by (branch, page number, epoch).
-    cache: Cache<(BranchId, u64, Epoch), Arc<MapPage>>,
+    cache: PageCache,
     /// The snapshots in use that may have pages in the cache, as (branch, epoch). Many of them have
     /// none.
     viewed: RwLock<BTreeSet<(BranchId, Epoch)>>,
@@ -53,7 +55,7 @@ impl Map {
         bytes: usize,
         fault: Arc<Fault>,
     ) -> Self {
-        Map { catalog, cache: Cache::new(policy, bytes), viewed: RwLock::default(), fault }
+        Map { catalog, cache: PageCache::new(policy, bytes), viewed: RwLock::default(), fault }
     }
 
     /// Returns the page as `line` sees it, from the cache only.
@@ -81,7 +83,7 @@ impl Map {
             } else {
                 self.frozen_page(line, number)?
             };
-            let weight = page.weight();
+            let weight = page.weight() + PageCache::BOOKKEEPING;
             // Refused when a destage published something meanwhile: what was read may be old.
             if self.cache.insert_if(key, page.clone(), weight, generation) {
                 return Ok(page);
@@ -164,7 +166,7 @@ impl Map {
     /// Replaces the cached current page, after the commit of the new one.
     pub(crate) fn publish(&self, key: PageKey, page: MapPage) {
         let page = Arc::new(page);
-        let weight = page.weight();
+        let weight = page.weight() + PageCache::BOOKKEEPING;
         self.cache.publish((key.branch, key.page, HEAD), page, weight);
     }
 

@@ -35,8 +35,8 @@ use uuid::Uuid;
 
 /// The beginning of the names of the files.
 pub(crate) const FILE_PREFIX: &str = "sums-";
-/// Number of bytes that the cache counts for a block.
-const WEIGHT: usize = COPY + 128;
+/// Number of bytes that the cache counts for a block: with its reference counts, 16 bytes.
+const WEIGHT: usize = size_of::<Block>() + 16 + BlockCache::BOOKKEEPING;
 
 /// Returns the name of the file for a physical volume.
 pub(crate) fn file_name(pv: u32) -> String {
@@ -57,6 +57,8 @@ pub(crate) fn unit_at(at: u64) -> u64 {
 
 /// The key of a block: a physical volume, and the number of the block.
 type Key = (u32, u64);
+
+type BlockCache = Cache<Key, Arc<Block>>;
 
 /// A block of sums in memory. All threads share it.
 struct Block {
@@ -87,7 +89,7 @@ pub(crate) struct UnitSums {
     /// The pool has the feature.
     on: AtomicBool,
     files: RwLock<BTreeMap<u32, Arc<SumFile>>>,
-    cache: Cache<Key, Arc<Block>>,
+    cache: BlockCache,
     /// The blocks that differ from their files. They are not in the cache alone, because the cache
     /// may drop them.
     dirty: Mutex<BTreeMap<Key, Arc<Block>>>,
@@ -127,7 +129,7 @@ impl UnitSums {
             dir,
             on: AtomicBool::new(on),
             files: RwLock::default(),
-            cache: Cache::new(CachePolicy::S3Fifo, bytes),
+            cache: BlockCache::new(CachePolicy::S3Fifo, bytes),
             dirty: Mutex::default(),
             flushing: Mutex::default(),
             writing: Mutex::default(),

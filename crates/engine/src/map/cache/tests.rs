@@ -213,6 +213,28 @@ fn the_bound_holds_over_all_shards() {
 }
 
 #[test]
+fn the_bookkeeping_is_what_small_values_cost() {
+    type Key = (u64, u64, u32);
+    const EACH: usize = Cache::<Key, &str>::BOOKKEEPING;
+    let table = |capacity: usize| capacity * 8 / 7 * (size_of::<(Key, u64)>() + 1);
+    // Bounds between a power of two and the next: whatever has just doubled takes twice its need.
+    let (mut taken, mut bounds) = (0, 0);
+    for sixteenth in 16..32 {
+        let bound = sixteenth << 15;
+        let mut shard: Shard<Key, &str> = Shard::new(CachePolicy::S3Fifo, bound);
+        for key in 0..20_000 {
+            shard.insert((key, 0, 0), "", EACH);
+        }
+        bounds += bound;
+        taken += shard.entries.capacity() * size_of::<Entry<Key, &str>>()
+            + table(shard.index.capacity())
+            + table(shard.ghost.keys.capacity())
+            + shard.ghost.order.capacity() * size_of::<(Key, u64, usize)>();
+    }
+    assert!((bounds * 4 / 5..bounds * 6 / 5).contains(&taken), "{taken} bytes for bounds of {bounds}");
+}
+
+#[test]
 fn a_hit_allocates_nothing() {
     for policy in POLICIES {
         let mut shard = Shard::new(policy, 1000);
