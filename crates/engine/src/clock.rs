@@ -122,9 +122,9 @@ impl PoolClock {
         let (base, slack, settled_at) = match (&same_boot, &stored) {
             (Some(s), _) => {
                 let now = s.time.saturating_add(monotonic - s.monotonic);
-                // The last record lies far ahead if a time without power was counted and no commit
-                // stored that. Pool time goes on from the record, because it would stand still
-                // until then.
+                // The last record is far ahead of the stored clock if the pool counted a time
+                // without power, and was killed before a commit stored that. Pool time would stand
+                // still until it reaches the record. So it goes on from the record.
                 let now = if minus(last.time, now) > STEP.cast_signed() { last.time } else { now };
                 (now.wrapping_sub(monotonic), s.slack, s.settled_at)
             }

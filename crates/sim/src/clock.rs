@@ -40,9 +40,9 @@ pub(crate) struct Clocks {
     /// A number that changes whenever the clock is set, and when a process ends. A process that
     /// ends may not have stored where the clock was set.
     era: u64,
-    /// The pool time at which the pool counted a time without power, because the clock was put
-    /// right. The next commit stores that. After the end of a process before it, later pool times
-    /// may occur again.
+    /// The pool time before the pool counted a time without power, because the clock was put
+    /// right. The next commit stores what was counted. If the process ends first, pool times after
+    /// this one may occur again.
     bridged: Option<u64>,
     /// Nanoseconds by which the wall clock was ahead of pool time, when that last changed by more
     /// than [`STEP`].

@@ -142,10 +142,9 @@ impl MapPage {
         }
     }
 
-    /// Returns the bytes of memory that the page takes behind a counted reference.
+    /// Returns the number of bytes of memory that the page takes.
     pub(crate) fn weight(&self) -> usize {
-        const REFERENCE_COUNTS: usize = 16;
-        size_of::<MapPage>() + REFERENCE_COUNTS + self.entries.capacity() * size_of::<Entry>()
+        size_of::<MapPage>() + self.entries.capacity() * size_of::<Entry>()
     }
 
     pub(crate) fn encode(&self, key: PageKey) -> Vec<u8> {

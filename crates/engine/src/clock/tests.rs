@@ -250,7 +250,7 @@ fn a_clock_that_begins_in_1970_heals() {
     assert!(!site.clock.is_suspended());
 }
 
-/// The process is killed after the time without power was counted, and before a commit stores that.
+/// The pool counts a time without power. The process is killed before a commit stores that.
 #[test]
 fn time_goes_on_from_the_last_record_though_the_clock_was_set_back() {
     let mut site = Site::new();

@@ -51,13 +51,14 @@ pub(crate) struct CacheStats {
 }
 
 impl<K, V> Cache<K, V> {
-    /// Bytes that the cache itself keeps for each entry, on average, beside what the value takes:
-    /// the entry, its place in the index, and, for S3-FIFO, a key in the ghost's index and order.
-    /// Vectors and tables double when they are full, so two thirds of them are in use on average.
+    /// Number of bytes that the cache keeps for each entry, on average, in addition to what the
+    /// value points to: the two counters of an `Arc`, the entry, its place in the index, and, for
+    /// S3-FIFO, a key in the ghost's index and order. A vector or table doubles when it is full, so
+    /// two thirds of it are in use on average.
     pub(crate) const BOOKKEEPING: usize = {
         let table = 2 * (size_of::<(K, u64)>() + 1) * 8 / 7;
         let lists = size_of::<Entry<K, V>>() + size_of::<(K, u64, usize)>();
-        (table + lists) * 3 / 2
+        (table + lists) * 3 / 2 + 2 * size_of::<usize>()
     };
 }
 

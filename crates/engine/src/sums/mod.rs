@@ -35,8 +35,8 @@ use uuid::Uuid;
 
 /// The beginning of the names of the files.
 pub(crate) const FILE_PREFIX: &str = "sums-";
-/// Number of bytes that the cache counts for a block: with its reference counts, 16 bytes.
-const WEIGHT: usize = size_of::<Block>() + 16 + BlockCache::BOOKKEEPING;
+/// Number of bytes that the cache counts for a block.
+const WEIGHT: usize = size_of::<Block>() + BlockCache::BOOKKEEPING;
 
 /// Returns the name of the file for a physical volume.
 pub(crate) fn file_name(pv: u32) -> String {
