@@ -7,8 +7,10 @@
 //! With the throttle (`throttle.rs`), writers go on beside a batch. They take a part of the
 //! processors, so a batch takes longer, and nobody waits for it as a rule. Then a batch may take
 //! longer: a smaller one coalesces less, and carries fewer bytes out in the same time.
+//!
+//! Where hardly anything is read, destage is faster past the page cache (decision 90).
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Nanoseconds that the turns which wait may take together.
 const TURNS: u64 = 150_000_000;
@@ -21,6 +23,9 @@ pub(crate) const BATCH_BESIDE_WRITERS: u64 = 1000;
 /// Bytes of the journal up to which the time of a turn says what it costs beside its data.
 const LITTLE: u64 = 4 << 20;
 
+/// Reads are rare if there are fewer bytes of them than this part of the bytes of destage.
+const RARE: u64 = 16;
+
 /// Measures turns and batches. Writers read the numbers without a lock.
 #[derive(Default)]
 pub(crate) struct Pace {
@@ -28,6 +33,8 @@ pub(crate) struct Pace {
     turn: AtomicU64,
     /// The rate at which the journal is carried out, over the last batches.
     rate: Rate,
+    /// Hardly anything was read in place while the last batches were collected.
+    reads_are_rare: AtomicBool,
 }
 
 /// Bytes in a millisecond, averaged over the last measurements; 0: not measured.
@@ -64,6 +71,16 @@ impl Pace {
         }
     }
 
+    /// So many bytes were read in place since the last call, and a batch writes so many.
+    pub(crate) fn compare(&self, read: u64, written: u64) {
+        self.reads_are_rare.store(read < written / RARE, Ordering::Relaxed);
+    }
+
+    /// Returns whether hardly anything is read in place.
+    pub(crate) fn reads_are_rare(&self) -> bool {
+        self.reads_are_rare.load(Ordering::Relaxed)
+    }
+
     /// Turns that may wait, where `most` may by configuration.
     pub(crate) fn turns(&self, most: usize) -> usize {
         match self.turn.load(Ordering::Relaxed) {
@@ -93,6 +110,18 @@ mod tests {
     use super::*;
 
     const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn what_is_read_stays_in_the_cache() {
+        let pace = Pace::default();
+        assert!(!pace.reads_are_rare(), "nothing is known");
+        pace.compare(0, MIB);
+        assert!(pace.reads_are_rare());
+        pace.compare(MIB / 16, MIB);
+        assert!(!pace.reads_are_rare());
+        pace.compare(0, 0);
+        assert!(!pace.reads_are_rare());
+    }
 
     #[test]
     fn fewer_turns_wait_where_each_takes_longer() {

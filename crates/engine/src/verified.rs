@@ -372,6 +372,7 @@ pub(crate) fn is_lost_in_part(lost: &[Range<usize>], at: usize) -> bool {
 /// Reads without verification. With `may_block` false it returns `Ok(false)` if the read would have
 /// to wait for the disk.
 fn read_disk(pv: &Pv, out: &mut [u8], at: u64, may_block: bool) -> Result<bool> {
+    pv.note_read(at, out.len());
     let read = if may_block { pv.disk.read_at(out, at).map(|()| true) } else { pv.disk.try_read_at(out, at) };
     read.map_err(|error| {
         pv.count_read_error(at, &error);
@@ -407,6 +408,7 @@ impl Core {
     /// its content is not given up.
     pub(crate) fn read_parts(&self, pv: &Pv, out: &mut [u8], at: u64) -> Result<Vec<Range<usize>>> {
         let range = at..at + out.len() as u64;
+        pv.note_read(at, out.len());
         if let Err(error) = pv.disk.read_at(out, at) {
             let failed = |e| Error::io(format!("read from {} at byte {at}", pv.path), e);
             pv.count_read_error(at, &error);

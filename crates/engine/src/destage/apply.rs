@@ -1,29 +1,38 @@
 //! Writes to physical volumes: sorted by address, merged into runs, spread over threads.
+//!
+//! While the journal is filling up and hardly anything is read, content for slots in use passes the
+//! page cache by, with many writes in flight (decision 90).
 
 use super::batch::{Content, Placed, joined};
 use super::sums::RunSums;
 use crate::catalog::page::Slot;
 use crate::core::Core;
-use crate::disk::{Cause, SyncPurpose};
+use crate::disk::{Cause, SyncPurpose, write_in_folios};
 use crate::error::{Error, Result};
+use crate::space::pv::Pv;
 use crate::units::BLOCK;
 use std::collections::BTreeSet;
+use std::io;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Sender, channel};
 
 /// Size in bytes of each thread's buffer, and of the largest single write past the page cache.
 const MAX_WRITE: usize = 1 << 20;
-/// Size in bytes of the largest single write to the page cache. The kernel makes folios as large as
-/// the writes that first fill them. Every later write to a part of a folio goes through all its
-/// blocks.
-const MAX_CACHED: usize = 16 << 10;
 /// Copies of fewer bytes in a row than this stay in the page cache: they are not worth a wait for
 /// the disk.
 const MIN_PAST_CACHE: usize = 64 << 10;
 /// Number of reads that are announced before the first of them is waited for. A cold disk serves
 /// them side by side.
 pub(super) const READ_AHEAD: usize = 128;
+/// Number of threads that write past the page cache. Each of them waits for all writes of a group,
+/// and the disk needs more of them meanwhile.
+const PAST_CACHE_THREADS: usize = 4;
+/// The most runs that are written together, and the bytes after which no other run joins them.
+const MAX_GROUP: usize = 64;
+const GROUP_BYTES: usize = 1 << 20;
+/// Largest buffer, in bytes, that a run of a group keeps for the next one.
+const KEPT_BUFFER: usize = 64 << 10;
 /// Number of written bytes after which a sync is worth its cost.
 const SYNC_AFTER: usize = 8 << 20;
 /// With fewer writes than this, a second thread is not worth its cost.
@@ -52,6 +61,42 @@ impl Run {
             |s: Slot| (s.pv(), s.offset() + self.bytes.len() as u64) == (address.pv(), address.offset());
         self.start.is_none_or(|s| follows(s) && !address.offset().is_multiple_of(MAX_WRITE as u64))
     }
+
+    fn is_long_copy(&self) -> bool {
+        self.copied && self.bytes.len() >= MIN_PAST_CACHE
+    }
+
+    fn clear(&mut self) {
+        if self.bytes.capacity() > KEPT_BUFFER {
+            self.bytes = Vec::new();
+        }
+        self.bytes.clear();
+        self.lost.clear();
+        self.unstored.clear();
+    }
+}
+
+/// How content is written.
+#[derive(Clone, Copy)]
+struct Way {
+    purpose: SyncPurpose,
+    /// It passes the page cache by.
+    past_cache: bool,
+}
+
+/// Complete runs that are written together. A run through the page cache is a group of its own.
+struct Group {
+    way: Way,
+    runs: Vec<Run>,
+    bytes: usize,
+    /// Runs whose memory is used again.
+    spare: Vec<Run>,
+}
+
+impl Group {
+    fn is_full(&self) -> bool {
+        !self.way.past_cache || self.runs.len() >= MAX_GROUP || self.bytes >= GROUP_BYTES
+    }
 }
 
 impl Core {
@@ -60,18 +105,34 @@ impl Core {
         if !placed.is_empty() {
             self.stamping.check()?;
         }
-        let threads = self.options.destage_threads.clamp(1, 1 + placed.len() / MIN_PER_THREAD);
+        let past_cache = self.passes_cache(placed, purpose)?;
+        let threads = match self.options.destage_threads {
+            2.. if past_cache => PAST_CACHE_THREADS,
+            threads => threads,
+        };
+        let way = Way { purpose, past_cache };
+        let threads = threads.clamp(1, 1 + placed.len() / MIN_PER_THREAD);
         if threads == 1 {
-            self.write_run(placed, purpose, None)?;
+            self.write_run(placed, way, None)?;
         } else {
-            self.write_side_by_side(placed, threads, purpose)?;
+            self.write_side_by_side(placed, threads, way)?;
         }
         self.sync_pvs(placed, purpose)
     }
 
+    /// Returns whether content passes the page cache by. New slots do not: direct I/O would convert
+    /// their extents, which the file system has not written yet, one by one.
+    fn passes_cache(&self, placed: &[Placed], purpose: SyncPurpose) -> Result<bool> {
+        if purpose != SyncPurpose::Apply || !self.is_pressed() || !self.pace.reads_are_rare() {
+            return Ok(false);
+        }
+        let mut pvs = placed.chunk_by(|a, b| a.address.pv() == b.address.pv());
+        pvs.try_fold(true, |all, of_pv| Ok(all && self.pvs.get(of_pv[0].address.pv())?.disk.scatters()))
+    }
+
     /// Writes on several threads while another thread syncs repeatedly. So the last sync has little
     /// left to do.
-    fn write_side_by_side(&self, placed: &[Placed], threads: usize, purpose: SyncPurpose) -> Result<()> {
+    fn write_side_by_side(&self, placed: &[Placed], threads: usize, way: Way) -> Result<()> {
         let share = placed.len().div_ceil(threads);
         let (progress, written) = channel();
         std::thread::scope(|scope| {
@@ -79,7 +140,7 @@ impl Core {
             let sync = move || {
                 while written.recv().is_ok() {
                     while written.try_recv().is_ok() {}
-                    self.sync_pvs(placed, purpose)?;
+                    self.sync_pvs(placed, way.purpose)?;
                 }
                 Ok(())
             };
@@ -89,10 +150,10 @@ impl Core {
             let mut here = Ok(());
             for part in shares(placed, share) {
                 let progress = progress.clone();
-                let write = move || self.write_run(part, purpose, Some(&progress));
+                let write = move || self.write_run(part, way, Some(&progress));
                 match thread().spawn_scoped(scope, write) {
                     Ok(worker) => workers.push(worker),
-                    Err(_) => here = here.and_then(|()| self.write_run(part, purpose, None)),
+                    Err(_) => here = here.and_then(|()| self.write_run(part, way, None)),
                 }
             }
             drop(progress);
@@ -114,15 +175,10 @@ impl Core {
     }
 
     /// Writes `placed`, and reports to `progress` after each [`SYNC_AFTER`] bytes.
-    fn write_run(
-        &self,
-        placed: &[Placed],
-        purpose: SyncPurpose,
-        progress: Option<&Sender<()>>,
-    ) -> Result<()> {
+    fn write_run(&self, placed: &[Placed], way: Way, progress: Option<&Sender<()>>) -> Result<()> {
         let mut unsynced = 0;
         let mut run = Run::default();
-        run.bytes.reserve(MAX_WRITE.min(placed.iter().map(|p| p.len as usize).sum()));
+        let mut group = Group { way, runs: Vec::new(), bytes: 0, spare: Vec::new() };
         let mut ahead = placed.iter();
         self.announce(ahead.by_ref().take(READ_AHEAD))?;
         for item in placed {
@@ -131,7 +187,7 @@ impl Core {
             while done < item.len {
                 let address = Slot::new(item.address.pv(), item.address.offset() + done as u64);
                 if !run.takes(address) {
-                    self.write_out(&mut run, purpose)?;
+                    self.end_run(&mut run, &mut group)?;
                 }
                 if run.start.is_none() {
                     (run.start, run.copied) = (Some(address), true);
@@ -146,13 +202,14 @@ impl Core {
                 done += len;
             }
             unsynced += item.len as usize;
-            if let Some(progress) = progress.filter(|_| unsynced >= SYNC_AFTER) {
+            if let Some(progress) = progress.filter(|_| unsynced >= SYNC_AFTER && !way.past_cache) {
                 unsynced = 0;
                 // A receiver that is gone has failed, and reports why itself.
                 let _ = progress.send(());
             }
         }
-        self.write_out(&mut run, purpose)
+        self.end_run(&mut run, &mut group)?;
+        self.write_group(&mut group)
     }
 
     /// Announces to the disks the slots that will be copied.
@@ -191,49 +248,97 @@ impl Core {
         Ok(())
     }
 
-    fn write_out(&self, run: &mut Run, purpose: SyncPurpose) -> Result<()> {
-        let Some(start) = run.start.take() else { return Ok(()) };
-        let _cause = match purpose {
+    /// Adds a complete run to the group, which is written when it is full. `run` is empty then.
+    fn end_run(&self, run: &mut Run, group: &mut Group) -> Result<()> {
+        if run.start.is_none() {
+            return Ok(());
+        }
+        group.bytes += run.bytes.len();
+        group.runs.push(std::mem::replace(run, group.spare.pop().unwrap_or_default()));
+        if group.is_full() { self.write_group(group) } else { Ok(()) }
+    }
+
+    /// Writes the runs of a group.
+    fn write_group(&self, group: &mut Group) -> Result<()> {
+        let mut runs = std::mem::take(&mut group.runs);
+        for of_pv in runs.chunk_by_mut(|a, b| a.start.map(Slot::pv) == b.start.map(Slot::pv)) {
+            self.write_runs(of_pv, group.way)?;
+        }
+        runs.iter_mut().for_each(Run::clear);
+        group.spare.append(&mut runs);
+        group.runs = runs;
+        group.bytes = 0;
+        Ok(())
+    }
+
+    /// Writes runs of one physical volume.
+    fn write_runs(&self, runs: &mut [Run], way: Way) -> Result<()> {
+        let starts: Vec<Slot> = runs.iter_mut().filter_map(|run| run.start.take()).collect();
+        let Some(first) = starts.first() else { return Ok(()) };
+        let applies = way.purpose == SyncPurpose::Apply;
+        let _cause = match way.purpose {
             SyncPurpose::Apply => Cause::Apply,
-            _ if run.copied => Cause::Preserve,
+            _ if runs.iter().all(|run| run.copied) => Cause::Preserve,
             _ => Cause::NewSlot,
         }
         .begin();
-        let pv = self.pvs.get(start.pv())?;
+        let pv = self.pvs.get(first.pv())?;
         let has_sums = self.sums.is_on();
-        let range = start.offset()..start.offset() + run.bytes.len() as u64;
+        let ends = |start: &Slot, run: &Run| start.offset()..start.offset() + run.bytes.len() as u64;
         // Readers find slots that are overwritten in place. Until the write has returned, and after
         // it has failed, data and sums do not match there.
-        let _writing = has_sums.then(|| self.sums.writing(start.pv(), range));
-        if has_sums && purpose == SyncPurpose::Apply {
-            run.sums.forget(self, &pv, start.offset())?;
+        let _writing: Vec<_> = match has_sums {
+            true => starts
+                .iter()
+                .zip(&*runs)
+                .map(|(start, run)| self.sums.writing(pv.id, ends(start, run)))
+                .collect(),
+            false => Vec::new(),
+        };
+        if has_sums && applies {
+            for (start, run) in starts.iter().zip(&*runs) {
+                run.sums.forget(self, &pv, start.offset())?;
+            }
         }
-        let failed = |e| pv.write_failed(format!("write to {} at byte {}", pv.path, start.offset()), e);
-        if run.copied && run.bytes.len() >= MIN_PAST_CACHE {
-            pv.disk.write_direct(&run.bytes, start.offset()).map_err(failed)?;
-        } else {
+        let failed = |e| pv.write_failed(format!("write to {} at byte {}", pv.path, first.offset()), e);
+        self.write_bytes(&pv, &starts, runs, way).map_err(failed)?;
+        for (start, run) in starts.iter().zip(runs) {
+            if applies {
+                run.unstored.iter().for_each(|part| run.sums.doubt(part, start.offset()));
+            }
+            if has_sums {
+                run.sums.set(self, &pv, (start.offset(), &run.bytes), &run.lost)?;
+            }
+            let place = |at: usize| start.offset() + at as u64;
+            let lost: Vec<_> = run.lost.drain(..).map(|part| place(part.start)..place(part.end)).collect();
+            self.damage.written(pv.id, place(0)..place(run.bytes.len()), &lost);
+            self.positions.bytes.fetch_add(run.bytes.len() as u64, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Writes the bytes of runs.
+    fn write_bytes(&self, pv: &Pv, starts: &[Slot], runs: &[Run], way: Way) -> io::Result<()> {
+        let mut pieces = Vec::with_capacity(runs.len());
+        for (start, run) in starts.iter().zip(runs) {
             // What a slot in use has lost is not written over before the catalog knows of it. After
             // a crash, a filler could not be told from content.
-            let kept: &[Range<usize>] = if purpose == SyncPurpose::Apply { &run.unstored } else { &[] };
-            for part in between(run.bytes.len(), kept) {
-                let mut at = start.offset() + part.start as u64;
-                for piece in run.bytes[part].chunks(MAX_CACHED) {
-                    pv.disk.write_at(piece, at).map_err(failed)?;
-                    at += piece.len() as u64;
-                }
+            let kept: &[Range<usize>] = if way.purpose == SyncPurpose::Apply { &run.unstored } else { &[] };
+            let parts = between(run.bytes.len(), kept);
+            pieces.extend(parts.into_iter().map(|part| {
+                let at = start.offset() + part.start as u64;
+                (&run.bytes[part], at)
+            }));
+        }
+        match runs {
+            [run] if run.is_long_copy() && pieces.len() == 1 => {
+                pv.disk.write_direct(pieces[0].0, pieces[0].1)
             }
-            kept.iter().for_each(|part| run.sums.doubt(part, start.offset()));
+            _ if way.past_cache => pv.disk.write_scattered(&pieces),
+            _ => pieces.iter().try_for_each(|(bytes, at)| {
+                write_in_folios(bytes, *at, &|part, at| pv.disk.write_at(part, at))
+            }),
         }
-        run.unstored.clear();
-        if has_sums {
-            run.sums.set(self, &pv, (start.offset(), &run.bytes), &run.lost)?;
-        }
-        let place = |at: usize| start.offset() + at as u64;
-        let lost: Vec<_> = run.lost.drain(..).map(|part| place(part.start)..place(part.end)).collect();
-        self.damage.written(start.pv(), place(0)..place(run.bytes.len()), &lost);
-        self.positions.bytes.fetch_add(run.bytes.len() as u64, Ordering::Relaxed);
-        run.bytes.clear();
-        Ok(())
     }
 }
 

@@ -146,6 +146,7 @@ impl Destager {
     }
 
     fn destage_batch(&self, state: &mut BackgroundState, mut batch: Batch, next: Cursor) -> Result<()> {
+        self.core.pace.compare(self.core.pvs.take_read_bytes(), batch.bytes);
         let mut plan = self.plan(state, &batch, false)?;
         plan.recorded = std::mem::take(&mut batch.recorded);
         let nothing_to_apply = plan.at_once.is_empty() && plan.after.is_empty();

@@ -30,6 +30,9 @@ impl Layer for SyncCounts {
     fn sync_names(&self, dir: &dyn Dir, purpose: SyncPurpose) -> io::Result<()> {
         self.count(purpose, dir.sync(purpose))
     }
+    fn write_scattered(&self, disk: &LowerDisk, pieces: &[(&[u8], u64)]) -> io::Result<()> {
+        disk.write_scattered(pieces)
+    }
     fn sync(&self, disk: &LowerDisk, purpose: SyncPurpose) -> io::Result<()> {
         self.count(purpose, disk.sync(purpose))
     }

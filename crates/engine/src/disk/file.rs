@@ -1,10 +1,12 @@
 //! Files and block devices of the operating system, by positional I/O on plain file descriptors.
 
 mod direct;
+mod open;
 
 use super::aligned::BLOCK;
 use super::place::Place;
 use super::{Backing, Dir, Disk, OpenMode, PROBED, SyncPurpose};
+use hindcast_ring::Piece;
 use parking_lot::Mutex;
 use rustix::fs::{Advice, FallocateFlags, FlockOperation, IFlags, OFlags};
 use rustix::io::{Errno, ReadWriteFlags, retry_on_intr};
@@ -12,7 +14,7 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::num::NonZeroU64;
-use std::os::unix::fs::{DirBuilderExt, FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -103,75 +105,6 @@ pub(super) fn sync_dir(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-impl FileDir {
-    fn open_file(&self, place: &Place, mode: OpenMode) -> io::Result<FileDisk> {
-        let path = &place.way;
-        let existing = match if place.is_new { fs::symlink_metadata(path) } else { fs::metadata(path) } {
-            Ok(meta) => Some(meta),
-            Err(e) if e.kind() == io::ErrorKind::NotFound => None,
-            Err(e) => return Err(e),
-        };
-        let block = existing.as_ref().is_some_and(|m| m.file_type().is_block_device());
-        // Opening anything else may wait for ever (a FIFO), or do something (a tape).
-        if existing.as_ref().is_some_and(|m| !block && !m.file_type().is_file()) {
-            return Err(no_disk());
-        }
-        let mut options = OpenOptions::new();
-        options.read(true).write(mode != OpenMode::ReadOnly).mode(0o600);
-        match mode {
-            OpenMode::Existing | OpenMode::ReadOnly => {}
-            OpenMode::CreateNew => {
-                options.create_new(true);
-            }
-            // Without O_EXCL's other meaning in the way: a block device is never created.
-            OpenMode::Create if !block => {
-                options.create(true).truncate(false);
-            }
-            OpenMode::Create => {}
-        }
-        // The file may have been replaced since it was checked. So an open must not wait for
-        // another process.
-        let mut flags = OFlags::NONBLOCK;
-        if place.is_new {
-            flags |= OFlags::NOFOLLOW;
-        }
-        if block && mode != OpenMode::ReadOnly {
-            // On a block device O_EXCL means: no other user (a mount, a RAID, another pool) has
-            // claimed it.
-            flags |= OFlags::EXCL;
-        }
-        let file = options.custom_flags(flags.bits().cast_signed()).open(path)?;
-        let kind = file.metadata()?.file_type();
-        if kind.is_block_device() != block || !(block || kind.is_file()) {
-            return Err(no_disk());
-        }
-        rustix::fs::fcntl_setfl(&file, OFlags::empty())?;
-        if existing.is_none() {
-            self.sync_elsewhere(path)?;
-        }
-        Ok(FileDisk {
-            file,
-            block,
-            nowait: AtomicBool::new(true),
-            direct: Mutex::new(None),
-            syncs: Syncs::default(),
-        })
-    }
-}
-
-/// Locks an open file. The lock belongs to the open file and ends with it, also when the process is
-/// killed. A file system without locks is used without a lock.
-fn lock_file(file: &File, mode: OpenMode) -> io::Result<()> {
-    let how = match mode {
-        OpenMode::ReadOnly => FlockOperation::NonBlockingLockShared,
-        _ => FlockOperation::NonBlockingLockExclusive,
-    };
-    match retry_on_intr(|| rustix::fs::flock(file, how)) {
-        Ok(()) | Err(Errno::NOLCK | Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
-        Err(e) => Err(e.into()),
-    }
-}
-
 impl Dir for FileDir {
     fn open(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn Disk>> {
         let is_bound =
@@ -181,19 +114,7 @@ impl Dir for FileDir {
     }
 
     fn open_locked(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn Disk>> {
-        let path = self.path.join(name);
-        loop {
-            // The caller that locks a file recognises it by its content.
-            let place = Place::of(&path, &[])?;
-            let disk = self.open_file(&place, mode)?;
-            if !disk.block {
-                lock_file(&disk.file, mode)?;
-                if !place.is_named(&path, &disk.file)? {
-                    continue;
-                }
-            }
-            return Ok(Arc::new(disk));
-        }
+        Ok(Arc::new(self.open_and_lock(&self.path.join(name), mode)?))
     }
 
     fn lock(&self, name: &str) -> io::Result<Box<dyn Send + Sync>> {
@@ -254,6 +175,11 @@ impl Dir for FileDir {
 struct FileDisk {
     file: File,
     block: bool,
+    /// The file opened for direct I/O, if this open file has the lock, or the claim of a block
+    /// device. Writes in flight hold it: the lock of a killed process ends when they are done.
+    holder: Option<File>,
+    /// Many direct writes at a time are tried. Cleared when the system does not allow them here.
+    scatters: AtomicBool,
     /// Reads that don't wait are tried. Cleared when the file system reports that it has no such
     /// reads.
     nowait: AtomicBool,
@@ -344,6 +270,14 @@ impl Disk for FileDisk {
     fn write_direct(&self, buf: &[u8], offset: u64) -> io::Result<()> {
         let whole = buf.len().is_multiple_of(BLOCK) && offset.is_multiple_of(BLOCK as u64);
         if whole && self.write_directly(buf, offset)? { Ok(()) } else { self.write_at(buf, offset) }
+    }
+
+    fn write_scattered(&self, pieces: &[Piece<'_>]) -> io::Result<()> {
+        self.write_side_by_side(pieces)
+    }
+
+    fn scatters(&self) -> bool {
+        self.holder.is_some() && self.scatters.load(Ordering::Relaxed)
     }
 
     fn sync(&self, _purpose: SyncPurpose) -> io::Result<()> {
@@ -598,6 +532,58 @@ mod tests {
         assert_eq!(&back[..data.len()], data);
         assert_eq!(&back[data.len()..], b"end");
         assert_eq!(disk.len().unwrap(), 7 + back.len() as u64);
+    }
+
+    #[test]
+    fn scattered_writes() {
+        let (tmp, dir) = dir();
+        let path = tmp.path().join("a");
+        let name = path.to_str().unwrap();
+        // Without a lock, there is no open file for writes in flight, and the cache takes them.
+        for disk in [dir.open(name, OpenMode::CreateNew), dir.open_locked(name, OpenMode::Existing)] {
+            let disk = disk.unwrap();
+            let mut expected = vec![3; 8 << 20];
+            disk.write_at(&expected, 0).unwrap();
+            let contents: Vec<Vec<u8>> = (0..250u32)
+                .map(|n| vec![n as u8; if n % 7 == 0 { 1000 } else { 4096 * (1 + n as usize % 5) }])
+                .collect();
+            let mut pieces: Vec<(&[u8], u64)> = Vec::new();
+            for (index, content) in contents.iter().enumerate() {
+                pieces.push((content, index as u64 * 24_576));
+                expected[index * 24_576..][..content.len()].copy_from_slice(content);
+            }
+            let long = vec![9; 800 << 10];
+            pieces.push((&long, 7 << 20));
+            expected[7 << 20..][..long.len()].copy_from_slice(&long);
+            for _ in 0..2 {
+                disk.write_scattered(&pieces).unwrap();
+                disk.sync(SyncPurpose::Apply).unwrap();
+                let mut found = vec![0; expected.len()];
+                disk.read_at(&mut found, 0).unwrap();
+                assert!(found == expected);
+            }
+        }
+    }
+
+    #[test]
+    fn a_lock_lasts_as_long_as_writes_in_flight() {
+        let (tmp, dir) = dir();
+        let disk = dir.open_and_lock(&tmp.path().join("a"), OpenMode::CreateNew).unwrap();
+        let Some(holder) = &disk.holder else {
+            println!("SKIPPED: this file system has no direct I/O");
+            return;
+        };
+        // A write in flight holds the open file, as this does.
+        let in_flight = holder.try_clone().unwrap();
+        drop(disk);
+        let refused = dir.open_locked("a", OpenMode::Existing).err().unwrap();
+        assert_eq!(refused.kind(), io::ErrorKind::WouldBlock);
+        std::thread::scope(|scope| {
+            let next = scope.spawn(|| dir.open_locked("a", OpenMode::Existing).map(|_| ()));
+            std::thread::sleep(std::time::Duration::from_millis(100));
+            drop(in_flight);
+            next.join().unwrap().unwrap();
+        });
     }
 
     #[test]

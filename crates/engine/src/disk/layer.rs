@@ -81,6 +81,11 @@ pub trait Layer: Send + Sync + 'static {
     fn write_direct(&self, disk: &LowerDisk, buf: &[u8], offset: u64) -> io::Result<()> {
         disk.write_direct(buf, offset)
     }
+    /// Writes pieces one by one, by the layer's own `write_at`: it is the only method that does not
+    /// forward by default.
+    fn write_scattered(&self, disk: &LowerDisk, pieces: &[(&[u8], u64)]) -> io::Result<()> {
+        pieces.iter().try_for_each(|(bytes, offset)| self.write_at(disk, bytes, *offset))
+    }
     fn sync(&self, disk: &LowerDisk, purpose: SyncPurpose) -> io::Result<()> {
         disk.sync(purpose)
     }
@@ -208,6 +213,12 @@ impl<L: Layer> Disk for LayeredDisk<L> {
     }
     fn write_direct(&self, buf: &[u8], offset: u64) -> io::Result<()> {
         self.layer.write_direct(&self.below, buf, offset)
+    }
+    fn write_scattered(&self, pieces: &[(&[u8], u64)]) -> io::Result<()> {
+        self.layer.write_scattered(&self.below, pieces)
+    }
+    fn scatters(&self) -> bool {
+        self.below.scatters()
     }
     fn sync(&self, purpose: SyncPurpose) -> io::Result<()> {
         self.layer.sync(&self.below, purpose)

@@ -183,6 +183,11 @@ impl Drop for MemDisk {
 }
 
 impl Disk for MemDisk {
+    /// A pool in memory takes the way of one on disks.
+    fn scatters(&self) -> bool {
+        true
+    }
+
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
         let content = self.file.content.read();
         if offset.checked_add(buf.len() as u64).is_none_or(|end| end > content.len()) {

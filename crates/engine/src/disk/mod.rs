@@ -156,6 +156,20 @@ pub enum Settled {
     Mended,
 }
 
+/// Size in bytes of the largest single write of scattered content to the page cache. The kernel
+/// makes folios as large as the writes that first fill them. Every later write to a part of a folio
+/// goes through all its blocks.
+const MAX_CACHED: usize = 16 << 10;
+
+/// Cuts a write to the page cache into writes of at most [`MAX_CACHED`] bytes.
+pub(crate) fn write_in_folios(
+    bytes: &[u8],
+    offset: u64,
+    write: &dyn Fn(&[u8], u64) -> io::Result<()>,
+) -> io::Result<()> {
+    bytes.chunks(MAX_CACHED).zip((offset..).step_by(MAX_CACHED)).try_for_each(|(part, at)| write(part, at))
+}
+
 /// The number of bytes that are read to find out whether a disk answers.
 pub(crate) const PROBED: u64 = 4096;
 
@@ -190,6 +204,21 @@ pub trait Disk: Send + Sync {
     /// is as durable as one of `write_at`. The content of an [`Aligned`] is not copied.
     fn write_direct(&self, buf: &[u8], offset: u64) -> io::Result<()> {
         self.write_at(buf, offset)
+    }
+
+    /// Writes pieces that do not overlap: (bytes, offset). They go in any order, and many at a
+    /// time. Pieces of whole blocks of 4 KiB pass the page cache by where that is possible. After
+    /// an error some pieces may be written, whole or in part.
+    fn write_scattered(&self, pieces: &[(&[u8], u64)]) -> io::Result<()> {
+        pieces.iter().try_for_each(|(bytes, offset)| {
+            write_in_folios(bytes, *offset, &|part, at| self.write_at(part, at))
+        })
+    }
+
+    /// Returns whether [`Disk::write_scattered`] has many writes in flight here, as far as that is
+    /// known. Otherwise it has nothing over `write_at`.
+    fn scatters(&self) -> bool {
+        false
     }
 
     /// Makes every completed write, and the length, durable. After an error nothing is known about

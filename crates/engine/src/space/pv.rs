@@ -18,6 +18,9 @@ use uuid::Uuid;
 /// table below stays small.
 pub(crate) const MAX_PVS: u32 = 4096;
 
+/// Bytes between two places of a physical volume at which reads are counted.
+const READ_MARK: u64 = 64 << 10;
+
 /// An open physical volume.
 pub(crate) struct Pv {
     pub(crate) id: u32,
@@ -35,6 +38,8 @@ pub(crate) struct Pv {
     pub(crate) overwrites_elsewhere: bool,
     /// Number of extents that are used or wait for readers, as the allocator counts them.
     pub(crate) used_extents: AtomicU64,
+    /// Number of multiples of [`READ_MARK`] that reads have passed since [`Pv::take_read_bytes`].
+    read_marks: AtomicU64,
     /// Number of reads that failed since the pool was opened.
     read_errors: AtomicU64,
     last_read_error: Mutex<String>,
@@ -64,6 +69,7 @@ impl Pv {
             overwrites_elsewhere: disk.overwrites_elsewhere().unwrap_or(false),
             disk,
             used_extents: AtomicU64::new(0),
+            read_marks: AtomicU64::new(0),
             read_errors: AtomicU64::new(0),
             last_read_error: Mutex::default(),
             failure: OnceLock::new(),
@@ -71,6 +77,21 @@ impl Pv {
             leaving: AtomicBool::new(false),
             wiped: OnceLock::new(),
         })
+    }
+
+    /// Counts a read, of a client or of the pool itself. A short read counts only if it passes a
+    /// multiple of [`READ_MARK`], and then for the others. So readers seldom share the counter.
+    #[inline]
+    pub(crate) fn note_read(&self, at: u64, len: usize) {
+        let passed = (at + len as u64) / READ_MARK - at / READ_MARK;
+        if passed != 0 {
+            self.read_marks.fetch_add(passed, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns about how many bytes were read since the last call.
+    pub(crate) fn take_read_bytes(&self) -> u64 {
+        self.read_marks.swap(0, Ordering::Relaxed).saturating_mul(READ_MARK)
     }
 
     /// Returns the error with which the physical volume failed, if it takes no writes any more.
@@ -226,6 +247,12 @@ impl PvTable {
     /// Returns the physical volume to be held for longer, if it is open.
     pub(crate) fn held(&self, id: u32) -> Option<Arc<Pv>> {
         self.place(id)?.load_full()
+    }
+
+    /// Returns about how many bytes were read from all of them since the last call.
+    pub(crate) fn take_read_bytes(&self) -> u64 {
+        let slots = self.groups.iter().filter_map(OnceLock::get).flat_map(|group| group.iter());
+        slots.filter_map(ArcSwapOption::load_full).map(|pv| pv.take_read_bytes()).sum()
     }
 
     /// Lets disks with parities verify what they compute parities from, from now on.

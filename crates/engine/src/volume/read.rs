@@ -384,6 +384,7 @@ impl Place {
 }
 
 fn read_slot(pv: &Pv, out: &mut [u8], at: u64, may_block: bool) -> std::io::Result<bool> {
+    pv.note_read(at, out.len());
     let read = if may_block { pv.disk.read_at(out, at).map(|()| true) } else { pv.disk.try_read_at(out, at) };
     read.inspect_err(|error| pv.count_read_error(at, error))
 }

@@ -5,6 +5,7 @@
 mod hostile;
 mod hostile_repair;
 mod media;
+mod past_cache;
 mod repair;
 mod scrub;
 

@@ -108,6 +108,17 @@ impl SimDisk {
 }
 
 impl Disk for SimDisk {
+    fn scatters(&self) -> bool {
+        true
+    }
+
+    /// Writes from the end to the beginning half of the time: nobody may rely on an order.
+    fn write_scattered(&self, pieces: &[(&[u8], u64)]) -> io::Result<()> {
+        let backward = self.machine()?.rand.percent(50);
+        let write = |(bytes, offset): &(&[u8], u64)| self.write_at(bytes, *offset);
+        if backward { pieces.iter().rev().try_for_each(write) } else { pieces.iter().try_for_each(write) }
+    }
+
     fn read_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
         let machine = self.machine()?;
         let file = machine.files.get(&self.id).ok_or_else(crashed)?;

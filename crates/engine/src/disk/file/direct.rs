@@ -2,17 +2,23 @@
 
 use super::FileDisk;
 use crate::disk::aligned::{BLOCK, is_aligned};
+use crate::disk::{Disk, write_in_folios};
+use hindcast_ring::{Piece, Ring};
 use rustix::io::Errno;
 use std::cell::RefCell;
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// The largest part, in bytes, of a direct write from memory that has to be copied first. Each part
 /// takes one call.
 const MAX_DIRECT: usize = 1 << 20;
+
+/// The most writes of one thread in flight.
+const MAX_IN_FLIGHT: u32 = 64;
 
 /// The largest part, in bytes, of a direct read. Each part takes one call.
 const MAX_READ: usize = 256 << 10;
@@ -20,6 +26,9 @@ const MAX_READ: usize = 256 << 10;
 thread_local! {
     /// A buffer of the thread, in which a part begins at a block.
     static ALIGNED: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+
+    /// Writes of the thread that are in flight together.
+    static RING: RefCell<Option<Ring>> = const { RefCell::new(None) };
 }
 
 impl FileDisk {
@@ -70,6 +79,39 @@ impl FileDisk {
         })
     }
 
+    /// Writes pieces past the page cache, many at a time. What is no whole block goes to the page
+    /// cache, and so does everything where this is not possible.
+    pub(super) fn write_side_by_side(&self, pieces: &[Piece<'_>]) -> io::Result<()> {
+        let cached =
+            |(bytes, at): &Piece<'_>| write_in_folios(bytes, *at, &|part, at| self.write_at(part, at));
+        let is_whole =
+            |(bytes, at): &Piece<'_>| bytes.len().is_multiple_of(BLOCK) && at.is_multiple_of(BLOCK as u64);
+        let file = self.holder.as_ref().filter(|_| self.scatters.load(Ordering::Relaxed));
+        let Some(file) = file else { return pieces.iter().try_for_each(cached) };
+        let whole = pieces.iter().copied().filter(is_whole);
+        let parts = whole.flat_map(|(bytes, at)| bytes.chunks(MAX_DIRECT).zip((at..).step_by(MAX_DIRECT)));
+        let parts: Vec<Piece<'_>> = parts.collect();
+        let mut rest = &parts[..];
+        while !rest.is_empty() {
+            let mut bytes = 0;
+            let count = rest
+                .iter()
+                .take_while(|(part, _)| {
+                    bytes += part.len();
+                    bytes <= MAX_DIRECT
+                })
+                .count();
+            let (now, later) = rest.split_at(count);
+            if !write_in_flight(file, now)? {
+                self.scatters.store(false, Ordering::Relaxed);
+                break;
+            }
+            rest = later;
+        }
+        rest.iter().try_for_each(cached)?;
+        pieces.iter().filter(|piece| !is_whole(piece)).try_for_each(cached)
+    }
+
     /// Writes whole blocks directly. Returns false if that is not possible here.
     pub(super) fn write_directly(&self, buf: &[u8], offset: u64) -> io::Result<bool> {
         let Some(file) = self.direct_file() else { return Ok(false) };
@@ -95,4 +137,37 @@ impl FileDisk {
             Ok(true)
         })
     }
+}
+
+/// Writes pieces of whole blocks, at most [`MAX_DIRECT`] bytes together, with all of them in
+/// flight. Returns false if that is not possible here.
+fn write_in_flight(file: &File, pieces: &[Piece<'_>]) -> io::Result<bool> {
+    ALIGNED.with_borrow_mut(|memory| {
+        memory.resize(MAX_DIRECT + BLOCK, 0);
+        let skip = memory.as_ptr().align_offset(BLOCK);
+        let Some(mut free) = memory.get_mut(skip..skip + MAX_DIRECT) else { return Ok(false) };
+        let mut aligned: Vec<Piece<'_>> = Vec::with_capacity(pieces.len());
+        for (bytes, at) in pieces {
+            if is_aligned(bytes) {
+                aligned.push((bytes, *at));
+                continue;
+            }
+            let (copy, later) = free.split_at_mut(bytes.len());
+            copy.copy_from_slice(bytes);
+            aligned.push((copy, *at));
+            free = later;
+        }
+        RING.with_borrow_mut(|ring| {
+            if ring.is_none() {
+                *ring = Ring::new(MAX_IN_FLIGHT).ok();
+            }
+            let Some(ring) = ring else { return Ok(false) };
+            match ring.write_all(file.as_fd(), &aligned) {
+                Ok(()) => Ok(true),
+                // Larger blocks than those.
+                Err(e) if e.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => Ok(false),
+                Err(e) => Err(e),
+            }
+        })
+    })
 }

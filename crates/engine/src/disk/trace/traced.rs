@@ -90,6 +90,16 @@ impl Request {
     }
 }
 
+/// When an operation was carried out.
+#[derive(Clone, Copy)]
+struct Took {
+    /// Nanoseconds of the monotonic clock.
+    began: u64,
+    nanoseconds: u64,
+    /// The operations of the disk that were under way, this one included.
+    depth: u32,
+}
+
 /// The result of an operation of a disk.
 trait Outcome {
     /// Returns whether the disk has carried the operation out.
@@ -130,40 +140,63 @@ impl TracedDisk {
         request: &Request,
         run: impl FnOnce(&dyn Disk) -> io::Result<T>,
     ) -> io::Result<T> {
-        let depth = self.traced.depth.fetch_add(1, Ordering::Relaxed).saturating_add(1);
-        let began = self.tracer.clock.monotonic();
-        let result = run(&*self.below);
-        let nanoseconds = self.tracer.clock.monotonic().saturating_sub(began);
-        self.traced.depth.fetch_sub(1, Ordering::Relaxed);
+        let (result, took) = self.took(1, run);
         let is_done = match &result {
             Ok(outcome) => outcome.is_done(),
             // An operation that the disk does not have is no access.
             Err(error) => error.kind() != io::ErrorKind::Unsupported,
         };
         if is_done && (request.len > 0 || request.op == AccessOp::Sync) {
-            let cause = match (Cause::current(), request.purpose) {
-                (Cause::Other, Some(purpose)) => Cause::of_sync(purpose),
-                (cause, _) => cause,
-            };
-            self.tracer.note(
-                session,
-                &DiskAccess {
-                    at: self.tracer.since(began),
-                    disk: self.traced.number,
-                    offset: request.offset,
-                    len: u32::try_from(request.len).unwrap_or(u32::MAX),
-                    micros: u32::try_from(nanoseconds / 1000).unwrap_or(u32::MAX),
-                    op: request.op,
-                    cause,
-                    failed: result.is_err(),
-                    direct: request.direct,
-                    cached: request.cached,
-                    purpose: request.purpose,
-                    depth: u16::try_from(depth).unwrap_or(u16::MAX),
-                },
-            );
+            self.noted(session, request, took, result.is_err());
         }
         result
+    }
+
+    /// Carries out writes side by side, and notes each of them with the time that all took.
+    #[cold]
+    #[inline(never)]
+    fn note_scattered(&self, session: u64, pieces: &[(&[u8], u64)]) -> io::Result<()> {
+        let count = u32::try_from(pieces.len()).unwrap_or(u32::MAX);
+        let (result, took) = self.took(count, |disk| disk.write_scattered(pieces));
+        for (bytes, offset) in pieces.iter().filter(|(bytes, _)| !bytes.is_empty()) {
+            let request = Request::new(AccessOp::Write, *offset, bytes.len()).direct();
+            self.noted(session, &request, took, result.is_err());
+        }
+        result
+    }
+
+    /// Carries out `count` accesses that are under way together.
+    fn took<T>(&self, count: u32, run: impl FnOnce(&dyn Disk) -> io::Result<T>) -> (io::Result<T>, Took) {
+        let depth = self.traced.depth.fetch_add(count, Ordering::Relaxed).saturating_add(count);
+        let began = self.tracer.clock.monotonic();
+        let result = run(&*self.below);
+        let nanoseconds = self.tracer.clock.monotonic().saturating_sub(began);
+        self.traced.depth.fetch_sub(count, Ordering::Relaxed);
+        (result, Took { began, nanoseconds, depth })
+    }
+
+    fn noted(&self, session: u64, request: &Request, took: Took, failed: bool) {
+        let cause = match (Cause::current(), request.purpose) {
+            (Cause::Other, Some(purpose)) => Cause::of_sync(purpose),
+            (cause, _) => cause,
+        };
+        self.tracer.note(
+            session,
+            &DiskAccess {
+                at: self.tracer.since(took.began),
+                disk: self.traced.number,
+                offset: request.offset,
+                len: u32::try_from(request.len).unwrap_or(u32::MAX),
+                micros: u32::try_from(took.nanoseconds / 1000).unwrap_or(u32::MAX),
+                op: request.op,
+                cause,
+                failed,
+                direct: request.direct,
+                cached: request.cached,
+                purpose: request.purpose,
+                depth: u16::try_from(took.depth).unwrap_or(u16::MAX),
+            },
+        );
     }
 }
 
@@ -199,6 +232,15 @@ impl Disk for TracedDisk {
     fn write_direct(&self, buf: &[u8], offset: u64) -> io::Result<()> {
         let request = || Request::new(AccessOp::Write, offset, buf.len()).direct();
         self.access(request, |disk| disk.write_direct(buf, offset))
+    }
+    fn write_scattered(&self, pieces: &[(&[u8], u64)]) -> io::Result<()> {
+        match self.tracer.session() {
+            0 => self.below.write_scattered(pieces),
+            session => self.note_scattered(session, pieces),
+        }
+    }
+    fn scatters(&self) -> bool {
+        self.below.scatters()
     }
     fn sync(&self, purpose: SyncPurpose) -> io::Result<()> {
         let request = || Request { purpose: Some(purpose), ..Request::new(AccessOp::Sync, 0, 0) };

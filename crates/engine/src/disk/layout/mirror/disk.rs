@@ -37,6 +37,12 @@ impl Disk for Mirror {
     fn write_direct(&self, buf: &[u8], offset: u64) -> io::Result<()> {
         self.write_each(offset, buf.len(), &|disk, at, part| disk.write_direct(&buf[part], at))
     }
+    fn write_scattered(&self, pieces: &[(&[u8], u64)]) -> io::Result<()> {
+        pieces.iter().try_for_each(|(bytes, offset)| self.write_at(bytes, *offset))
+    }
+    fn scatters(&self) -> bool {
+        false
+    }
     fn sync(&self, purpose: SyncPurpose) -> io::Result<()> {
         self.members.sync_all(purpose)
     }

@@ -32,6 +32,12 @@ impl Disk for Raid5 {
     fn write_direct(&self, buf: &[u8], offset: u64) -> io::Result<()> {
         self.write(std::iter::once(buf), offset)
     }
+    fn write_scattered(&self, pieces: &[(&[u8], u64)]) -> io::Result<()> {
+        pieces.iter().try_for_each(|(bytes, offset)| self.write_at(bytes, *offset))
+    }
+    fn scatters(&self) -> bool {
+        false
+    }
     fn sync(&self, purpose: SyncPurpose) -> io::Result<()> {
         self.flush(purpose)
     }
