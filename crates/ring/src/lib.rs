@@ -4,9 +4,9 @@
 //! many writes at a time. A thread for each of them costs more than the writes themselves. With
 //! `io_uring` one thread has them all in flight.
 //!
-//! This crate is the only one with `unsafe` code, one line of it: the kernel reads memory after the
-//! call that names it has returned. [`Ring::write_all`] borrows that memory, and returns when the
-//! kernel has finished with it.
+//! This crate is the only one with `unsafe` code, two lines of it: the kernel reads memory after
+//! the call that names it has returned. [`Ring::write_all`] borrows that memory, and returns when
+//! the kernel has finished with it.
 
 #![allow(unsafe_code)]
 
@@ -38,7 +38,24 @@ impl Ring {
         let lean = IoUring::builder().setup_single_issuer().setup_defer_taskrun().build(depth);
         // Kernels before 6.1 do not know these options.
         let ring = lean.or_else(|_| IoUring::new(depth))?;
-        Ok(Ring { ring, depth: depth as usize, _stays: PhantomData })
+        let mut ring = Ring { ring, depth: depth as usize, _stays: PhantomData };
+        ring.probe()?;
+        Ok(ring)
+    }
+
+    /// Tries an operation that does nothing. A process may be allowed to make a queue, and not to
+    /// use it.
+    fn probe(&mut self) -> io::Result<()> {
+        // SAFETY: The operation names no memory.
+        let pushed = unsafe { self.ring.submission().push(&opcode::Nop::new().build()) };
+        pushed.map_err(io::Error::other)?;
+        while self.ring.completion().next().is_none() {
+            match self.ring.submit_and_wait(1) {
+                Err(error) if error.raw_os_error() != Some(Errno::INTR.raw_os_error()) => return Err(error),
+                _ => {}
+            }
+        }
+        Ok(())
     }
 
     /// Writes all pieces, in any order. When it returns, no write is under way. After an error some

@@ -14,9 +14,11 @@ use hindcast_target::admission::descriptors;
 use hindcast_target::iscsi::IscsiConfig;
 use hindcast_target::nbd::NbdConfig;
 
-/// Number of descriptors for the segments of histories that a batch writes at once, and for their
-/// directories.
-const BATCH: u64 = 64;
+/// Number of descriptors for the segments of histories that a batch writes at once, for their
+/// directories, and for its writes in flight.
+const BATCH: u64 = 72;
+/// Number of descriptors for a physical volume: one for the page cache, and one past it.
+const OF_PV: u64 = 2;
 /// Number of descriptors for listeners, the log, saved files, hooks, certificates, and images below
 /// volumes.
 const SERVER: u64 = 64;
@@ -62,7 +64,8 @@ pub(crate) fn connections(config: &Config, pool: &Pool) -> Result<(Connections, 
     let settings = data_directory::settings_of(pool, &config.data);
     let (_, files) = iscsi::names_and_files(&settings, &[]).map_err(error_body)?;
     let others = files.len() as u64 + pool.volumes().iter().filter(|v| v.image.is_some()).count() as u64;
-    let engine = journal + pool.pvs().len() as u64 + config.options.open_files as u64 + others + BATCH;
+    let engine =
+        journal + pool.pvs().len() as u64 * OF_PV + config.options.open_files as u64 + others + BATCH;
     let wanted =
         Connections { nbd: config.nbd.max_connections, iscsi: config.iscsi.max_connections, api: API };
     let (limit, reserve) = (allow_many_files(), engine + SERVER);

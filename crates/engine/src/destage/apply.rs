@@ -66,8 +66,9 @@ impl Run {
         self.copied && self.bytes.len() >= MIN_PAST_CACHE
     }
 
-    fn clear(&mut self) {
-        if self.bytes.capacity() > KEPT_BUFFER {
+    /// Empties the run. A run that is one of many keeps little memory.
+    fn clear(&mut self, is_one_of_many: bool) {
+        if is_one_of_many && self.bytes.capacity() > KEPT_BUFFER {
             self.bytes = Vec::new();
         }
         self.bytes.clear();
@@ -264,7 +265,7 @@ impl Core {
         for of_pv in runs.chunk_by_mut(|a, b| a.start.map(Slot::pv) == b.start.map(Slot::pv)) {
             self.write_runs(of_pv, group.way)?;
         }
-        runs.iter_mut().for_each(Run::clear);
+        runs.iter_mut().for_each(|run| run.clear(group.way.past_cache));
         group.spare.append(&mut runs);
         group.runs = runs;
         group.bytes = 0;

@@ -4,6 +4,7 @@ use super::{Backing, Dir, Disk, DiskLayout, OpenMode, Settled, SyncPurpose};
 use std::io::{self, IoSlice};
 use std::ops::Deref;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// A disk below a layer, and the name by which it was opened.
 pub struct LowerDisk {
@@ -170,6 +171,9 @@ impl<L: Layer> Dir for LayeredDir<L> {
     }
     fn open_locked(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn Disk>> {
         self.opened(name, mode, || self.below.open_locked(name, mode))
+    }
+    fn open_for_flight(&self, name: &str, mode: OpenMode, wait: Duration) -> io::Result<Arc<dyn Disk>> {
+        self.opened(name, mode, || self.below.open_for_flight(name, mode, wait))
     }
     fn lock(&self, name: &str) -> io::Result<Box<dyn Send + Sync>> {
         self.layer.lock(&*self.below, name)

@@ -4,6 +4,7 @@
 use std::io;
 use std::io::IoSlice;
 use std::sync::Arc;
+use std::time::Duration;
 
 mod aligned;
 mod counting;
@@ -345,6 +346,13 @@ pub trait Dir: Send + Sync {
     ///
     /// Block devices have an owner through `O_EXCL` and are not locked in addition.
     fn open_locked(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn Disk>>;
+
+    /// Opens a disk like [`Dir::open_locked`]. [`Disk::write_scattered`] may have writes in flight
+    /// there. A killed process may have left such writes, and they keep its lock. The call waits
+    /// for a lock at most `wait`.
+    fn open_for_flight(&self, name: &str, mode: OpenMode, _wait: Duration) -> io::Result<Arc<dyn Disk>> {
+        self.open_locked(name, mode)
+    }
 
     /// Opens `name` (and creates it if needed) and locks it exclusively, for as long as the
     /// returned value lives. The call fails with `WouldBlock` when another process holds the lock.

@@ -12,6 +12,7 @@ use arc_swap::{ArcSwapOption, Guard};
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 use uuid::Uuid;
 
 /// Number of physical volumes that a pool can have in its life. They fit a slot address, and the
@@ -20,6 +21,9 @@ pub(crate) const MAX_PVS: u32 = 4096;
 
 /// Bytes between two places of a physical volume at which reads are counted.
 const READ_MARK: u64 = 64 << 10;
+
+/// The time for which an opening waits for the last writes of a killed process.
+const LOCK_WAIT: Duration = Duration::from_secs(5);
 
 /// An open physical volume.
 pub(crate) struct Pv {
@@ -297,10 +301,12 @@ pub(crate) fn open_known(
 ) -> Result<Arc<Pv>> {
     let _cause = Cause::Open.begin();
     let path = &record.path;
-    let disk = dir.open_locked(path, mode).map_err(|e| match e.kind() {
+    let wait = if mode == OpenMode::ReadOnly { Duration::ZERO } else { LOCK_WAIT };
+    let disk = dir.open_for_flight(path, mode, wait).map_err(|e| match e.kind() {
         std::io::ErrorKind::WouldBlock => {
-            let text =
-                format!("open physical volume {path}: another process has it open, or it is named twice");
+            let text = format!(
+                "open physical volume {path}: another process has it open, or it is named twice; if a server was killed, its last writes may not be done"
+            );
             Error::new(ErrorKind::Busy, text)
         }
         std::io::ErrorKind::NotFound => Error::with_source(
@@ -362,7 +368,7 @@ pub(crate) fn open_new(
     }
     let fail = |e: std::io::Error| Error::io(format!("open {path}"), e);
     let mut created = false;
-    let disk = match dir.open_locked(path, OpenMode::Existing) {
+    let disk = match dir.open_for_flight(path, OpenMode::Existing, Duration::ZERO) {
         Ok(disk) => disk,
         // This pool may have it open, which gives a better error.
         Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => {
@@ -377,7 +383,7 @@ pub(crate) fn open_new(
                 )));
             }
             created = true;
-            dir.open_locked(path, OpenMode::CreateNew).map_err(fail)?
+            dir.open_for_flight(path, OpenMode::CreateNew, Duration::ZERO).map_err(fail)?
         }
         Err(e) => return Err(fail(e)),
     };

@@ -102,11 +102,14 @@ impl FileDisk {
                 })
                 .count();
             let (now, later) = rest.split_at(count);
-            if !write_in_flight(file, now)? {
-                self.scatters.store(false, Ordering::Relaxed);
-                break;
+            match write_in_flight(file, now)? {
+                Flight::Done => rest = later,
+                Flight::NotNow => break,
+                Flight::Never => {
+                    self.scatters.store(false, Ordering::Relaxed);
+                    break;
+                }
             }
-            rest = later;
         }
         rest.iter().try_for_each(cached)?;
         pieces.iter().filter(|piece| !is_whole(piece)).try_for_each(cached)
@@ -139,13 +142,22 @@ impl FileDisk {
     }
 }
 
+/// What became of writes in flight.
+enum Flight {
+    Done,
+    /// The system is short of something. Some pieces may be written.
+    NotNow,
+    /// The system does not allow it here. Some pieces may be written.
+    Never,
+}
+
 /// Writes pieces of whole blocks, at most [`MAX_DIRECT`] bytes together, with all of them in
-/// flight. Returns false if that is not possible here.
-fn write_in_flight(file: &File, pieces: &[Piece<'_>]) -> io::Result<bool> {
+/// flight.
+fn write_in_flight(file: &File, pieces: &[Piece<'_>]) -> io::Result<Flight> {
     ALIGNED.with_borrow_mut(|memory| {
         memory.resize(MAX_DIRECT + BLOCK, 0);
         let skip = memory.as_ptr().align_offset(BLOCK);
-        let Some(mut free) = memory.get_mut(skip..skip + MAX_DIRECT) else { return Ok(false) };
+        let Some(mut free) = memory.get_mut(skip..skip + MAX_DIRECT) else { return Ok(Flight::NotNow) };
         let mut aligned: Vec<Piece<'_>> = Vec::with_capacity(pieces.len());
         for (bytes, at) in pieces {
             if is_aligned(bytes) {
@@ -158,16 +170,26 @@ fn write_in_flight(file: &File, pieces: &[Piece<'_>]) -> io::Result<bool> {
             free = later;
         }
         RING.with_borrow_mut(|ring| {
-            if ring.is_none() {
-                *ring = Ring::new(MAX_IN_FLIGHT).ok();
-            }
-            let Some(ring) = ring else { return Ok(false) };
+            let ring = match ring {
+                Some(ring) => ring,
+                None => match Ring::new(MAX_IN_FLIGHT) {
+                    Ok(new) => ring.insert(new),
+                    Err(e) if is_shortage(&e) => return Ok(Flight::NotNow),
+                    Err(_) => return Ok(Flight::Never),
+                },
+            };
             match ring.write_all(file.as_fd(), &aligned) {
-                Ok(()) => Ok(true),
+                Ok(()) => Ok(Flight::Done),
                 // Larger blocks than those.
-                Err(e) if e.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => Ok(false),
+                Err(e) if e.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => Ok(Flight::Never),
                 Err(e) => Err(e),
             }
         })
     })
+}
+
+/// Returns whether an error is a shortage of descriptors or of memory.
+fn is_shortage(error: &io::Error) -> bool {
+    let shortages = [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::AGAIN];
+    error.raw_os_error().is_some_and(|code| shortages.iter().any(|errno| errno.raw_os_error() == code))
 }

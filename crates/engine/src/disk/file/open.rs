@@ -10,6 +10,7 @@
 
 use super::{FileDir, FileDisk, Syncs};
 use crate::disk::OpenMode;
+use crate::disk::aligned::BLOCK;
 use crate::disk::place::Place;
 use parking_lot::Mutex;
 use rustix::fs::{FlockOperation, OFlags};
@@ -22,14 +23,16 @@ use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-/// Number of attempts to get a lock that writes in flight of a killed process may have, after the
-/// first one. Together they take a second.
-const LOCK_ATTEMPTS: u32 = 100;
-/// The time before each of these attempts.
+/// The time between two attempts to get a lock.
 const LOCK_STEP: Duration = Duration::from_millis(10);
 
+/// File systems that remove from the page cache what a write in flight has replaced, and whose
+/// locks belong to open files, by their numbers in `statfs(2)`: ext4 and XFS. A block device does
+/// not: after such a write, its page cache may have the old content.
+const SUITABLE: [rustix::fs::FsWord; 2] = [0xef53, 0x5846_5342];
+
 impl FileDir {
-    /// Opens a disk without a lock. A block device that may be written is claimed.
+    /// Opens a disk without a lock. A block device that may be written is claimed by `O_EXCL`.
     pub(super) fn open_file(&self, place: &Place, mode: OpenMode) -> io::Result<FileDisk> {
         let path = &place.way;
         let existing = match if place.is_new { fs::symlink_metadata(path) } else { fs::metadata(path) } {
@@ -61,14 +64,12 @@ impl FileDir {
         if place.is_new {
             flags |= OFlags::NOFOLLOW;
         }
-        let claims = block && mode != OpenMode::ReadOnly;
-        if claims {
+        if block && mode != OpenMode::ReadOnly {
             // On a block device O_EXCL means: no other user (a mount, a RAID, another pool) has
             // claimed it.
             flags |= OFlags::EXCL;
         }
-        let mut open = || options.custom_flags(flags.bits().cast_signed()).open(path);
-        let file = if claims { when_free(open, Errno::BUSY)? } else { open()? };
+        let file = options.custom_flags(flags.bits().cast_signed()).open(path)?;
         let kind = file.metadata()?.file_type();
         if kind.is_block_device() != block || !(block || kind.is_file()) {
             return Err(super::no_disk());
@@ -77,15 +78,10 @@ impl FileDir {
         if existing.is_none() {
             self.sync_elsewhere(path)?;
         }
-        // The open file with the claim is the one for direct I/O.
-        let (file, holder) = match claims && rustix::fs::fcntl_setfl(&file, OFlags::DIRECT).is_ok() {
-            true => (again(&file, OFlags::empty())?, Some(file)),
-            false => (file, None),
-        };
         Ok(FileDisk {
             file,
             block,
-            holder,
+            holder: None,
             scatters: AtomicBool::new(true),
             nowait: AtomicBool::new(true),
             direct: Mutex::new(None),
@@ -93,29 +89,43 @@ impl FileDir {
         })
     }
 
-    /// Opens a disk and locks it, unless it is a block device.
-    pub(super) fn open_and_lock(&self, path: &Path, mode: OpenMode) -> io::Result<FileDisk> {
+    /// Opens a disk and locks it, unless it is a block device. With `flies` the disk may have
+    /// writes in flight, and the call waits for those of a killed process, at most this time.
+    pub(super) fn open_and_lock(
+        &self,
+        path: &Path,
+        mode: OpenMode,
+        flies: Option<Duration>,
+    ) -> io::Result<FileDisk> {
         loop {
             // The caller that locks a file recognises it by its content.
             let place = Place::of(path, &[])?;
             let mut disk = self.open_file(&place, mode)?;
-            if !disk.block {
-                if mode != OpenMode::ReadOnly {
-                    // A file system without direct I/O has no writes in flight.
-                    disk.holder = again(&disk.file, OFlags::DIRECT).ok();
-                }
-                let locked = disk.holder.as_ref().unwrap_or(&disk.file);
-                if !when_free(|| lock_file(locked, mode), Errno::WOULDBLOCK)? {
-                    // Nothing would keep the next process away from writes in flight.
-                    disk.holder = None;
-                }
-                if !place.is_named(path, &disk.file)? {
-                    continue;
-                }
+            if disk.block {
+                return Ok(disk);
             }
-            return Ok(disk);
+            if flies.is_some() && mode != OpenMode::ReadOnly && suits(&disk.file) {
+                disk.holder = again(&disk.file, OFlags::DIRECT).ok();
+            }
+            let locked = disk.holder.as_ref().unwrap_or(&disk.file);
+            if !when_free(|| lock_file(locked, mode), flies.unwrap_or_default())? {
+                // Nothing would keep the next process away from writes in flight.
+                disk.holder = None;
+            }
+            if place.is_named(path, &disk.file)? {
+                return Ok(disk);
+            }
         }
     }
+}
+
+/// Returns whether a file may have writes in flight. A folio of the page cache, which is never
+/// smaller than a block or a page, must not have blocks of two writers.
+fn suits(file: &File) -> bool {
+    let found = rustix::fs::fstatfs(file);
+    let block = BLOCK as u64;
+    found.is_ok_and(|fs| SUITABLE.contains(&fs.f_type) && fs.f_bsize.cast_unsigned() <= block)
+        && rustix::param::page_size() as u64 <= block
 }
 
 /// Opens an open file another time, by its descriptor: the name may have gone.
@@ -124,15 +134,16 @@ fn again(file: &File, flags: OFlags) -> io::Result<File> {
     OpenOptions::new().read(true).write(true).custom_flags(flags.bits().cast_signed()).open(path)
 }
 
-/// Tries again for a while if `attempt` fails with `held`.
-fn when_free<T>(mut attempt: impl FnMut() -> io::Result<T>, held: Errno) -> io::Result<T> {
-    for _ in 0..LOCK_ATTEMPTS {
+/// Tries again for `wait` if somebody else has the lock.
+fn when_free<T>(mut attempt: impl FnMut() -> io::Result<T>, wait: Duration) -> io::Result<T> {
+    let mut left = wait.as_millis() / LOCK_STEP.as_millis();
+    loop {
         match attempt() {
-            Err(e) if e.raw_os_error() == Some(held.raw_os_error()) => std::thread::sleep(LOCK_STEP),
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock && left > 0 => std::thread::sleep(LOCK_STEP),
             done => return done,
         }
+        left -= 1;
     }
-    attempt()
 }
 
 /// Locks an open file. The lock belongs to the open file and ends with it, also when the process is

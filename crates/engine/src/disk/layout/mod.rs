@@ -54,6 +54,7 @@ use record::{Incoming, LayoutKind};
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// How the name of a mirror begins, as a disk.
 const MIRROR: &str = "mirror:";
@@ -240,6 +241,12 @@ impl Dir for LayoutDir {
     }
     fn open_locked(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn Disk>> {
         self.open_layout(name, mode, true)
+    }
+    fn open_for_flight(&self, name: &str, mode: OpenMode, wait: Duration) -> io::Result<Arc<dyn Disk>> {
+        match [MIRROR, RAID5].iter().any(|prefix| name.starts_with(prefix)) {
+            true => self.open_locked(name, mode),
+            false => self.below.open_for_flight(name, mode, wait),
+        }
     }
     fn lock(&self, name: &str) -> io::Result<Box<dyn Send + Sync>> {
         self.below.lock(name)

@@ -10,6 +10,7 @@ use crate::disk::{Backing, Dir, Disk, DiskLayout, OpenMode, Settled, SyncPurpose
 use std::io::{self, IoSlice};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 /// How the names of catalogs begin. They are opened with a lock, and are no disks of a physical
 /// volume, which never has such a name.
@@ -26,6 +27,11 @@ impl TracingDir {
     pub(crate) fn over(below: Arc<dyn Dir>, tracer: Arc<Tracer>) -> TracingDir {
         TracingDir { below, tracer }
     }
+
+    fn traced(&self, name: &str, below: Arc<dyn Disk>) -> Arc<dyn Disk> {
+        let traced = self.tracer.known(name, &below);
+        Arc::new(TracedDisk { below, traced, tracer: self.tracer.clone() })
+    }
 }
 
 #[deny(clippy::missing_trait_methods)] // a method that is not forwarded would do what its default does
@@ -35,11 +41,10 @@ impl Dir for TracingDir {
     }
     fn open_locked(&self, name: &str, mode: OpenMode) -> io::Result<Arc<dyn Disk>> {
         let below = self.below.open_locked(name, mode)?;
-        if name.starts_with(CATALOG) {
-            return Ok(below);
-        }
-        let traced = self.tracer.known(name, &below);
-        Ok(Arc::new(TracedDisk { below, traced, tracer: self.tracer.clone() }))
+        Ok(if name.starts_with(CATALOG) { below } else { self.traced(name, below) })
+    }
+    fn open_for_flight(&self, name: &str, mode: OpenMode, wait: Duration) -> io::Result<Arc<dyn Disk>> {
+        Ok(self.traced(name, self.below.open_for_flight(name, mode, wait)?))
     }
     fn lock(&self, name: &str) -> io::Result<Box<dyn Send + Sync>> {
         self.below.lock(name)
@@ -157,9 +162,10 @@ impl TracedDisk {
     #[inline(never)]
     fn note_scattered(&self, session: u64, pieces: &[(&[u8], u64)]) -> io::Result<()> {
         let count = u32::try_from(pieces.len()).unwrap_or(u32::MAX);
+        let direct = self.below.scatters();
         let (result, took) = self.took(count, |disk| disk.write_scattered(pieces));
         for (bytes, offset) in pieces.iter().filter(|(bytes, _)| !bytes.is_empty()) {
-            let request = Request::new(AccessOp::Write, *offset, bytes.len()).direct();
+            let request = Request { direct, ..Request::new(AccessOp::Write, *offset, bytes.len()) };
             self.noted(session, &request, took, result.is_err());
         }
         result
