@@ -33,7 +33,7 @@ pub(crate) struct Pace {
     turn: AtomicU64,
     /// The rate at which the journal is carried out, over the last batches.
     rate: Rate,
-    /// Hardly anything was read in place while the last batches were collected.
+    /// Hardly anything was read in place between the last two batches.
     reads_are_rare: AtomicBool,
 }
 
@@ -71,7 +71,8 @@ impl Pace {
         }
     }
 
-    /// So many bytes were read in place since the last call, and a batch writes so many.
+    /// Compares the bytes that were read in place since the last call with those that a batch
+    /// writes.
     pub(crate) fn compare(&self, read: u64, written: u64) {
         self.reads_are_rare.store(read < written / RARE, Ordering::Relaxed);
     }

@@ -25,11 +25,12 @@ const MIN_PAST_CACHE: usize = 64 << 10;
 /// Number of reads that are announced before the first of them is waited for. A cold disk serves
 /// them side by side.
 pub(super) const READ_AHEAD: usize = 128;
-/// Number of threads that write past the page cache. Each of them waits for all writes of a group,
-/// and the disk needs more of them meanwhile.
+/// Number of threads that write past the page cache. While one of them waits for all writes of its
+/// group, the others give the disk more.
 const PAST_CACHE_THREADS: usize = 4;
-/// The most runs that are written together, and the bytes after which no other run joins them.
+/// The most runs that are written together.
 const MAX_GROUP: usize = 64;
+/// Number of bytes of a group after which no other run joins it.
 const GROUP_BYTES: usize = 1 << 20;
 /// Largest buffer, in bytes, that a run of a group keeps for the next one.
 const KEPT_BUFFER: usize = 64 << 10;
@@ -131,8 +132,8 @@ impl Core {
         pvs.try_fold(true, |all, of_pv| Ok(all && self.pvs.get(of_pv[0].address.pv())?.disk.scatters()))
     }
 
-    /// Writes on several threads while another thread syncs repeatedly. So the last sync has little
-    /// left to do.
+    /// Writes on several threads. Another thread syncs the page cache repeatedly, so the last sync
+    /// has little left to do.
     fn write_side_by_side(&self, placed: &[Placed], threads: usize, way: Way) -> Result<()> {
         let share = placed.len().div_ceil(threads);
         let (progress, written) = channel();
@@ -147,7 +148,11 @@ impl Core {
             };
             // If a thread can't be started, the work continues without it. The sync that counts
             // comes last, in the caller.
-            let mut workers: Vec<_> = thread().spawn_scoped(scope, sync).into_iter().collect();
+            let mut workers = Vec::new();
+            // Past the cache, a sync finds nothing to write.
+            if !way.past_cache {
+                workers.extend(thread().spawn_scoped(scope, sync));
+            }
             let mut here = Ok(());
             for part in shares(placed, share) {
                 let progress = progress.clone();
@@ -203,9 +208,9 @@ impl Core {
                 done += len;
             }
             unsynced += item.len as usize;
-            if let Some(progress) = progress.filter(|_| unsynced >= SYNC_AFTER && !way.past_cache) {
+            if let Some(progress) = progress.filter(|_| unsynced >= SYNC_AFTER) {
                 unsynced = 0;
-                // A receiver that is gone has failed, and reports why itself.
+                // If the thread that syncs is gone, it has failed, and reports why itself.
                 let _ = progress.send(());
             }
         }

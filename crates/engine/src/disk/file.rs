@@ -7,6 +7,7 @@ use super::aligned::BLOCK;
 use super::place::Place;
 use super::{Backing, Dir, Disk, OpenMode, PROBED, SyncPurpose};
 use hindcast_ring::Piece;
+use open::LockedFile;
 use parking_lot::Mutex;
 use rustix::fs::{Advice, FallocateFlags, FlockOperation, IFlags, OFlags};
 use rustix::io::{Errno, ReadWriteFlags, retry_on_intr};
@@ -180,9 +181,8 @@ impl Dir for FileDir {
 struct FileDisk {
     file: File,
     block: bool,
-    /// The file opened for direct I/O, if this open file has the lock. Writes in flight hold it. So
-    /// the lock of a killed process ends when they are done.
-    holder: Option<File>,
+    /// The open file for writes in flight, if there may be some.
+    locked: Option<LockedFile>,
     /// Many direct writes at a time are tried. Cleared when the system does not allow them here.
     scatters: AtomicBool,
     /// Reads that don't wait are tried. Cleared when the file system reports that it has no such
@@ -278,11 +278,11 @@ impl Disk for FileDisk {
     }
 
     fn write_scattered(&self, pieces: &[Piece<'_>]) -> io::Result<()> {
-        self.write_side_by_side(pieces)
+        self.write_pieces(pieces)
     }
 
     fn scatters(&self) -> bool {
-        self.holder.is_some() && self.scatters.load(Ordering::Relaxed)
+        self.locked.is_some() && self.scatters.load(Ordering::Relaxed)
     }
 
     fn sync(&self, _purpose: SyncPurpose) -> io::Result<()> {
@@ -453,6 +453,7 @@ fn physical_block_below(device: u64) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::fd::AsFd;
 
     fn dir() -> (tempfile::TempDir, FileDir) {
         let tmp = tempfile::tempdir().unwrap();
@@ -576,12 +577,12 @@ mod tests {
         let (tmp, dir) = dir();
         let disk =
             dir.open_and_lock(&tmp.path().join("a"), OpenMode::CreateNew, Some(Duration::ZERO)).unwrap();
-        let Some(holder) = &disk.holder else {
+        let Some(locked) = &disk.locked else {
             println!("SKIPPED: this file system does not suit writes in flight");
             return;
         };
         // A write in flight holds the open file, as this does.
-        let in_flight = holder.try_clone().unwrap();
+        let in_flight = locked.as_fd().try_clone_to_owned().unwrap();
         drop(disk);
         let refused = dir.open_locked("a", OpenMode::Existing).err().unwrap();
         assert_eq!(refused.kind(), io::ErrorKind::WouldBlock);

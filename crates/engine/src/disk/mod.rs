@@ -217,7 +217,7 @@ pub trait Disk: Send + Sync {
     }
 
     /// Returns whether [`Disk::write_scattered`] has many writes in flight here, as far as that is
-    /// known. Otherwise it has nothing over `write_at`.
+    /// known. Otherwise it is no better than `write_at`.
     fn scatters(&self) -> bool {
         false
     }

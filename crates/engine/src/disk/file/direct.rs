@@ -1,15 +1,17 @@
 //! Direct I/O: reads and writes past the page cache, in whole blocks of aligned memory.
 
 use super::FileDisk;
+use super::open::{LockedFile, again};
 use crate::disk::aligned::{BLOCK, is_aligned};
 use crate::disk::{Disk, write_in_folios};
 use hindcast_ring::{Piece, Ring};
+use rustix::fs::OFlags;
 use rustix::io::Errno;
 use std::cell::RefCell;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -36,10 +38,7 @@ impl FileDisk {
     fn direct_file(&self) -> Option<Arc<File>> {
         let mut direct = self.direct.lock();
         if direct.is_none() {
-            let mut options = OpenOptions::new();
-            options.write(true).custom_flags(rustix::fs::OFlags::DIRECT.bits().cast_signed());
-            // By its descriptor: the name may have gone.
-            *direct = options.open(format!("/proc/self/fd/{}", self.file.as_raw_fd())).ok().map(Arc::new);
+            *direct = again(&self.file, false, true, OFlags::DIRECT).ok().map(Arc::new);
         }
         direct.clone()
     }
@@ -57,11 +56,7 @@ impl FileDisk {
     /// Reads whole blocks, at most [`MAX_READ`] bytes, past the page cache. Returns false if that
     /// is not possible here.
     pub(super) fn read_directly(&self, buf: &mut [u8], at: u64) -> io::Result<bool> {
-        let mut options = OpenOptions::new();
-        options.read(true).custom_flags(rustix::fs::OFlags::DIRECT.bits().cast_signed());
-        let Ok(file) = options.open(format!("/proc/self/fd/{}", self.file.as_raw_fd())) else {
-            return Ok(false);
-        };
+        let Ok(file) = again(&self.file, true, false, OFlags::DIRECT) else { return Ok(false) };
         ALIGNED.with_borrow_mut(|memory| {
             memory.resize(memory.len().max(buf.len() + BLOCK), 0);
             let skip = memory.as_ptr().align_offset(BLOCK);
@@ -81,12 +76,12 @@ impl FileDisk {
 
     /// Writes pieces past the page cache, many at a time. What is no whole block goes to the page
     /// cache, and so does everything where this is not possible.
-    pub(super) fn write_side_by_side(&self, pieces: &[Piece<'_>]) -> io::Result<()> {
+    pub(super) fn write_pieces(&self, pieces: &[Piece<'_>]) -> io::Result<()> {
         let cached =
             |(bytes, at): &Piece<'_>| write_in_folios(bytes, *at, &|part, at| self.write_at(part, at));
         let is_whole =
             |(bytes, at): &Piece<'_>| bytes.len().is_multiple_of(BLOCK) && at.is_multiple_of(BLOCK as u64);
-        let file = self.holder.as_ref().filter(|_| self.scatters.load(Ordering::Relaxed));
+        let file = self.locked.as_ref().filter(|_| self.scatters.load(Ordering::Relaxed));
         let Some(file) = file else { return pieces.iter().try_for_each(cached) };
         let whole = pieces.iter().copied().filter(is_whole);
         let parts = whole.flat_map(|(bytes, at)| bytes.chunks(MAX_DIRECT).zip((at..).step_by(MAX_DIRECT)));
@@ -153,7 +148,7 @@ enum Flight {
 
 /// Writes pieces of whole blocks, at most [`MAX_DIRECT`] bytes together, with all of them in
 /// flight.
-fn write_in_flight(file: &File, pieces: &[Piece<'_>]) -> io::Result<Flight> {
+fn write_in_flight(file: &LockedFile, pieces: &[Piece<'_>]) -> io::Result<Flight> {
     ALIGNED.with_borrow_mut(|memory| {
         memory.resize(MAX_DIRECT + BLOCK, 0);
         let skip = memory.as_ptr().align_offset(BLOCK);

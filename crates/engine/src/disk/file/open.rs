@@ -17,7 +17,7 @@ use rustix::fs::{FlockOperation, OFlags};
 use rustix::io::{Errno, retry_on_intr};
 use std::fs::{self, File, OpenOptions};
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
@@ -81,7 +81,7 @@ impl FileDir {
         Ok(FileDisk {
             file,
             block,
-            holder: None,
+            locked: None,
             scatters: AtomicBool::new(true),
             nowait: AtomicBool::new(true),
             direct: Mutex::new(None),
@@ -104,14 +104,12 @@ impl FileDir {
             if disk.block {
                 return Ok(disk);
             }
-            if flies.is_some() && mode != OpenMode::ReadOnly && suits(&disk.file) {
-                disk.holder = again(&disk.file, OFlags::DIRECT).ok();
-            }
-            let locked = disk.holder.as_ref().unwrap_or(&disk.file);
-            if !when_free(|| lock_file(locked, mode), flies.unwrap_or_default())? {
-                // Nothing would keep the next process away from writes in flight.
-                disk.holder = None;
-            }
+            let is_for_flight = flies.is_some() && mode != OpenMode::ReadOnly && suits(&disk.file);
+            let direct = is_for_flight.then(|| again(&disk.file, true, true, OFlags::DIRECT).ok()).flatten();
+            let to_lock = direct.as_ref().unwrap_or(&disk.file);
+            let is_locked = when_free(|| lock_file(to_lock, mode), flies.unwrap_or_default())?;
+            // Without a lock, nothing would keep the next process away from writes in flight.
+            disk.locked = direct.filter(|_| is_locked).map(LockedFile);
             if place.is_named(path, &disk.file)? {
                 return Ok(disk);
             }
@@ -128,10 +126,20 @@ fn suits(file: &File) -> bool {
         && rustix::param::page_size() as u64 <= block
 }
 
+/// An open file for direct I/O that has the lock of its disk. Each write in flight holds it. So the
+/// lock of a killed process ends when the last write is done.
+pub(super) struct LockedFile(File);
+
+impl AsFd for LockedFile {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
 /// Opens an open file another time, by its descriptor: the name may have gone.
-fn again(file: &File, flags: OFlags) -> io::Result<File> {
+pub(super) fn again(file: &File, read: bool, write: bool, flags: OFlags) -> io::Result<File> {
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-    OpenOptions::new().read(true).write(true).custom_flags(flags.bits().cast_signed()).open(path)
+    OpenOptions::new().read(read).write(write).custom_flags(flags.bits().cast_signed()).open(path)
 }
 
 /// Tries again for `wait` if somebody else has the lock.
